@@ -1,0 +1,486 @@
+"""The words: what can happen (events), what can be ordered, and what can be decided. Frozen, JSON both ways.
+
+This file owns their shapes and their log form, and decides nothing. `t` is seconds on the clock of the machine that handles
+the event (a report of a node is stamped when the leader reads it): no two clocks are ever compared. Unknown fields are
+ignored when read, so that an older ftsup can read a newer log; a new meaning gets a new name.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Union
+
+import msgspec
+from msgspec.structs import replace
+
+SCHEMA = 1
+"""Version of the event log and of the link's messages."""
+
+__all__ = ["SCHEMA", "replace"]
+
+
+class Epoch(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """Which attempt of which grant: (number of the grant in the run, attempt in the grant), both from 1. Only grows."""
+
+    grant: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.grant}.{self.attempt}"
+
+
+class How(Enum):
+    """How a rank came to its end or to a standstill."""
+
+    RETURNED = "returned"
+    """The script ran to its end (or sys.exit(0))."""
+    EXIT = "exit"
+    """A non-zero exit code without an exception."""
+    EXCEPTION = "exception"
+    """A Python exception that is the script's own."""
+    PEER = "peer"
+    """An exception that says that another rank or the network went away: mostly a consequence."""
+    SIGNAL = "signal"
+    """Ended by a signal, or vanished without a record."""
+    QUIET = "quiet"
+    """No activity for longer than the phase's limit."""
+    STOPPED = "stopped"
+    """Process state T for longer than its limit."""
+    NODE = "node"
+    """Its node supervisor died or fell silent."""
+    TORCHRUN = "torchrun"
+    """torchrun itself ended or broke, with no rank to blame."""
+    PORT = "port"
+    """The rendezvous port was taken by somebody else."""
+    SETUP = "setup"
+    """node_setup, or the launch itself, failed."""
+    HELLO = "hello"
+    """The node never said hello."""
+    UNKILLABLE = "unkillable"
+    """Something of the attempt could not be killed (D state)."""
+    WARNED = "warned"
+    """Slurm's warning, or the time limit is near."""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's or one node's end or standstill."""
+
+    how: How
+    node: str
+    rank: int | None = None
+    step: int | None = None
+    phase: str = ""
+    code: int | None = None
+    signal: str = ""
+    quiet_s: float = 0.0
+    limit_s: float = 0.0
+    error: str = ""
+    """One line: `ValueError: x`, or what was seen."""
+    where: str = ""
+    """`train.py:41 in forward`, where it is known."""
+    fingerprint: str = ""
+    """Same traceback, same fingerprint (numbers and addresses of the message left out)."""
+    order_ns: int = 0
+    """Monotonic time on its own node: orders faults of one node only."""
+
+
+# What happened ------------------------------------------------------------------------------------------------------------
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Something that happened."""
+
+    t: float = 0.0
+
+
+class LeaderStarted(Event):
+    """A leader begins, or one takes over within the same grant (same job, same restarts)."""
+
+    job: str
+    restarts: int
+    host: str
+    pid: int
+    nodes: tuple[str, ...]
+    address: str = ""
+    version: str = ""
+
+
+class Tick(Event):
+    """Time passed. Only those that changed something are in the log."""
+
+
+class Away(Event):
+    """We were not running for so long (stopped, suspended): what we saw before proves nothing about now."""
+
+    away_s: float
+
+
+class NodeUp(Event):
+    """A node supervisor said hello. `running`: the attempt whose ranks live there; `ended`: the last one proven gone."""
+
+    node: str
+    instance: str
+    running: Epoch | None = None
+    ended: Epoch | None = None
+    version: str = ""
+    gpus: int = 0
+
+
+class NodeSilent(Event):
+    """Nothing was heard from a node supervisor for longer than node_grace."""
+
+    node: str
+    quiet_s: float
+
+
+class NodeHeld(Event):
+    """A new supervisor found its predecessor alive but stopped: nothing is wrong with the ranks; wait."""
+
+    node: str
+    pid: int
+
+
+class StartFailed(Event):
+    """A node supervisor could not be started."""
+
+    node: str
+    why: str
+
+
+class StepEnded(Event):
+    """The srun of the node supervisors ended. Its exit code means nothing."""
+
+
+class CheckpointPicked(Event):
+    """Where the next attempt resumes: None = from the beginning."""
+
+    epoch: Epoch
+    path: str | None = None
+    step: int | None = None
+    why: str = ""
+
+
+class PickFailed(Event):
+    """The checkpoint could not be chosen: the disk did not answer, or nothing there can be trusted."""
+
+    epoch: Epoch
+    why: str
+
+
+class Prepared(Event):
+    """A node is ready to launch; the one with node rank 0 brings the address and a free port."""
+
+    node: str
+    epoch: Epoch
+    address: str = ""
+    port: int = 0
+
+
+class Launched(Event):
+    """torchrun was started on a node."""
+
+    node: str
+    epoch: Epoch
+    pid: int
+    ranks: tuple[int, ...] = ()
+
+
+class LaunchFailed(Event):
+    """A node could not prepare or launch."""
+
+    node: str
+    epoch: Epoch
+    fault: Fault
+
+
+class Progressed(Event):
+    """The node's ranks moved: the first beat of a phase worth telling, then about once a minute from node rank 0.
+
+    `step` is None where the script's steps are unknown; `beats` is what ranks are compared by."""
+
+    node: str
+    epoch: Epoch
+    phase: str
+    step: int | None = None
+    beats: int = 0
+
+
+class Saved(Event):
+    """The training saved: the step the ranks reported."""
+
+    node: str
+    epoch: Epoch
+    step: int
+
+
+class Learned(Event):
+    """A limit that was measured, in force from now on."""
+
+    node: str
+    epoch: Epoch
+    median_s: float
+
+
+class Stalled(Event):
+    """Ranks of a node that stand still. All that stand still are listed, not only the first."""
+
+    node: str
+    epoch: Epoch
+    faults: tuple[Fault, ...]
+
+
+class Moving(Event):
+    """A node whose ranks stood still moves again."""
+
+    node: str
+    epoch: Epoch
+
+
+class RankEnded(Event):
+    """A rank ended, well or badly."""
+
+    node: str
+    epoch: Epoch
+    fault: Fault
+
+
+class Collected(Event):
+    """A node's evidence lies in the incident's folder, or why it does not."""
+
+    node: str
+    epoch: Epoch
+    incident: int
+    faults: tuple[Fault, ...] = ()
+    """What the evidence adds: for a rank known to be quiet, the line it stands in."""
+    missing: str = ""
+
+
+class AttemptOver(Event):
+    """Nothing of the attempt is left on the node, or `left` says what cannot be killed."""
+
+    node: str
+    epoch: Epoch
+    code: int | None
+    """torchrun's; 0 means that every rank of the node ended well."""
+    ended: tuple[Fault, ...] = ()
+    left: tuple[str, ...] = ()
+    took_s: float = 0.0
+
+
+class Warned(Event):
+    """Slurm's warning signal arrived at a node supervisor."""
+
+    node: str
+
+
+class Signalled(Event):
+    """The leader was told to end (TERM)."""
+
+    signal: str
+
+
+class SlurmSaid(Event):
+    """Slurm's answer about our job."""
+
+    state: str
+    completing: bool = False
+    restarts: int = 0
+    left_s: float | None = None
+    kill_wait_s: float | None = None
+    requeueable: bool = True
+    reason: str = ""
+
+
+class SlurmFailed(Event):
+    """A question or request to Slurm failed: says nothing about the job."""
+
+    op: str
+    kind: str
+    why: str
+
+
+class RequeueAsked(Event):
+    """Slurm took the request; believed only when the state shows it."""
+
+
+class AvoidSet(Event):
+    """The exclusion list holds our nodes."""
+
+    nodes: tuple[str, ...]
+
+
+class Decided(Event):
+    """decision.json is on local disk (fsynced), and in the run directory if `mirrored`."""
+
+    mirrored: bool
+
+
+class Asked(Event):
+    """A person asked for something."""
+
+    request: str
+    who: str
+
+
+class Noted(Event):
+    """Something for people to know; it changes nothing."""
+
+    node: str = ""
+    text: str
+
+
+LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
+    LeaderStarted, Tick, Away, NodeUp, NodeSilent, NodeHeld, StartFailed, StepEnded, CheckpointPicked, PickFailed, Prepared,
+    Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected, AttemptOver, Warned, Signalled,
+    SlurmSaid, SlurmFailed, RequeueAsked, AvoidSet, Decided, Asked, Noted,
+]  # fmt: skip
+
+
+# What is ordered ----------------------------------------------------------------------------------------------------------
+
+
+class VerdictKind(Enum):
+    """What follows."""
+
+    RESTART = "restart"
+    REQUEUE = "requeue"
+    STOP = "stop"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows, and the one sentence why."""
+
+    kind: VerdictKind
+    reason: str
+    rule: str = ""
+    avoid: tuple[str, ...] = ()
+    delay_s: float = 0.0
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Something to do. Every order answers with an event, also when it fails. Orders are idempotent by their epoch."""
+
+
+class StartStep(Order):
+    """Start the node supervisors (srun) unless they run already."""
+
+
+class StartNode(Order):
+    """Start the supervisor of one node again (srun --overlap)."""
+
+    node: str
+
+
+class PickCheckpoint(Order):
+    """Choose what the next attempt resumes from."""
+
+    epoch: Epoch
+
+
+class Prepare(Order):
+    """node_setup where it has not run in this grant; look at the checkpoint; node rank 0 picks a port."""
+
+    node: str
+    epoch: Epoch
+    node_rank: int
+    path: str | None = None
+
+
+class Launch(Order):
+    """Start torchrun."""
+
+    node: str
+    epoch: Epoch
+    node_rank: int
+    nodes: int
+    address: str
+    port: int
+    path: str | None = None
+    learned_s: float = 0.0
+
+
+class Collect(Order):
+    """Take evidence; at most so long."""
+
+    node: str
+    epoch: Epoch
+    incident: int
+    limit_s: float
+
+
+class Stop(Order):
+    """End the attempt: TERM, after `grace_s` KILL, then proof."""
+
+    node: str
+    epoch: Epoch
+    grace_s: float
+
+
+class Leave(Order):
+    """The node supervisor may go."""
+
+    node: str
+
+
+class AskSlurm(Order):
+    """What does Slurm say about our job?"""
+
+
+class Decide(Order):
+    """Write decision.json."""
+
+    verdict: Verdict
+
+
+class Requeue(Order):
+    """Ask Slurm to requeue the job (only once the log and the decision are safe)."""
+
+
+class Avoid(Order):
+    """Put nodes on the job's exclusion list."""
+
+    nodes: tuple[str, ...]
+
+
+class Incident(Order):
+    """Write or complete incident.json."""
+
+    number: int
+    epoch: Epoch
+    root: Fault | None = None
+    faults: tuple[Fault, ...] = ()
+    verdict: Verdict | None = None
+
+
+class Notify(Order):
+    """Tell a person: what kind of news, one sentence."""
+
+    kind: str
+    text: str
+
+
+class Quit(Order):
+    """The leader ends."""
+
+    code: int
+
+
+LeaderOrder = Union[  # noqa: UP007
+    StartStep, StartNode, PickCheckpoint, Prepare, Launch, Collect, Stop, Leave, AskSlurm, Decide, Requeue, Avoid, Incident, Notify, Quit,
+]  # fmt: skip
+NodeOrder = Union[Prepare, Launch, Collect, Stop, Leave]  # noqa: UP007
+"""What a node supervisor is ordered to do."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the event log: what happened, and what was ordered because of it."""
+
+    n: int
+    """Counts from 1 over the whole run, without a gap."""
+    wall: str = ""
+    """For people; the policy never sees it."""
+    event: LeaderEvent
+    orders: tuple[LeaderOrder, ...] = ()
+    v: int = SCHEMA

@@ -1,0 +1,126 @@
+"""Where everything of a run lies: the run directory on the shared disk, and its places on a node's local disk.
+
+Owns names and modes, nothing else: who writes what when is the flows' affair. The run directory is 0700 (or group-readable
+by `share: group`); keys, `env.json` and requests are always 0600/0700.
+
+    RUN/config.yaml          as the user wrote it            RUN/events.jsonl     the mirror of the event log
+    RUN/config.json          effective, without env          RUN/status.json      the leader's view of now, for people
+    RUN/env.json             the `env` values, 0600          RUN/requests/        what people ask for, one file each
+    RUN/job.sbatch           the script                      RUN/decisions/<job>.<restarts>.json
+    RUN/jobs                 job ids, one a line             RUN/logs/<epoch>/<node>.log
+    RUN/keys/                0700, the link's keys           RUN/incidents/<n>/incident.json, <node>/...
+    RUN/worker/ftsup_worker/ what the ranks import           RUN/slurm-<job>.out  the batch script's own output
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The paths of a run directory."""
+
+    root: Path
+
+    @property
+    def id(self) -> str:
+        """`name/time-hex`: unique on a site, and what people type."""
+        return f"{self.root.parent.name}/{self.root.name}"
+
+    @property
+    def config_yaml(self) -> Path:
+        """The user's file, as it was."""
+        return self.root / "config.yaml"
+
+    @property
+    def config_json(self) -> Path:
+        """The effective configuration."""
+        return self.root / "config.json"
+
+    @property
+    def env_json(self) -> Path:
+        """The `env` values."""
+        return self.root / "env.json"
+
+    @property
+    def script(self) -> Path:
+        """The batch script."""
+        return self.root / "job.sbatch"
+
+    @property
+    def jobs(self) -> Path:
+        """The job ids of the run, one a line, the newest last."""
+        return self.root / "jobs"
+
+    @property
+    def keys(self) -> Path:
+        """The link's keys."""
+        return self.root / "keys"
+
+    @property
+    def worker(self) -> Path:
+        """What goes on the ranks' PYTHONPATH."""
+        return self.root / "worker"
+
+    @property
+    def events(self) -> Path:
+        """The mirror of the event log."""
+        return self.root / "events.jsonl"
+
+    @property
+    def status(self) -> Path:
+        """The leader's view of now."""
+        return self.root / "status.json"
+
+    @property
+    def requests(self) -> Path:
+        """What people ask for."""
+        return self.root / "requests"
+
+    def decision(self, job: str, restarts: int) -> Path:
+        """The mirrored decision of one grant."""
+        return self.root / "decisions" / f"{job}.{restarts}.json"
+
+    def log(self, epoch: str, node: str) -> Path:
+        """The ranks' output of one attempt on one node."""
+        return self.root / "logs" / epoch / f"{node}.log"
+
+    def incident(self, number: int) -> Path:
+        """The folder of an incident."""
+        return self.root / "incidents" / str(number)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDir:
+    """The places of one job on one node's local disk; several virtual nodes of one machine stay apart by the node's name."""
+
+    base: Path
+    """`local_dir` of the configuration."""
+    run_id: str
+    job: str
+    node: str
+
+    @property
+    def root(self) -> Path:
+        """0700, ours."""
+        return self.base / f"ftsup-{os.getuid()}" / self.run_id.replace("/", "-") / self.job / self.node
+
+    def beats(self, epoch: str) -> Path:
+        """Beat files, exit records and stacks of an attempt."""
+        return Path("/dev/shm") / f"ftsup-{os.getuid()}" / self.run_id.replace("/", "-") / self.job / self.node / epoch  # noqa: S108 - 0700 below
+
+    def out(self, epoch: str) -> Path:
+        """The ranks' raw output of an attempt."""
+        return self.root / "out" / epoch
+
+    @property
+    def lock(self) -> Path:
+        """Held by the node supervisor that lives."""
+        return self.root / "node.lock"
+
+    def mark(self, epoch: str = "") -> str:
+        """FTSUP_MARK of an attempt; without an epoch, what all attempts of this job on this node begin with."""
+        return f"{self.run_id}/{self.job}/{self.node}/{epoch}"
