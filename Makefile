@@ -1,0 +1,43 @@
+# Everything a developer types. Needs only make and Python >= 3.10 with venv; .ci/venv makes the rest, once.
+
+PYTHON ?=
+ARGS ?=
+
+py := .venv/bin/python
+pytest := $(py) -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fix bench cover clean venv
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo 'PYTHON=/path/to/python3 names the interpreter; ARGS="-k hang" goes to pytest, the demo or the benches.'
+
+demo: venv  ## trains on a mock Slurm, breaks it three times, shows that nothing was lost (< 4 minutes)
+	@.venv/bin/ftsup demo $(ARGS)
+
+test: venv  ## the whole suite on two cores
+	@$(pytest) -n 2 --dist loadgroup $(ARGS)
+
+check: venv  ## format, lint, types, layers (< 30 s)
+	@$(py) -m ruff format --check --quiet . || { echo 'hint: make fix' >&2; exit 1; }
+	@$(py) -m ruff check --quiet .
+	@$(py) -m mypy --no-error-summary
+	@$(pytest) -q --no-header tests/test_layers.py
+
+fix: venv  ## formats, and mends what the linter can mend
+	@$(py) -m ruff check --quiet --fix-only .
+	@$(py) -m ruff format .
+
+bench: venv  ## the figures: every tests/bench/bench_*.py in turn
+	@$(py) -m tests.bench $(ARGS)
+
+cover: venv  ## the suite again, counting lines and branches
+	@$(pytest) -n 2 --dist loadgroup --cov --cov-report=term $(ARGS)
+
+clean:  ## removes what was built and cached here, .venv too; runs stay
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov
+	find ftsup tests configs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv:
+	@PYTHON='$(PYTHON)' .ci/venv
