@@ -1,0 +1,89 @@
+"""The exit record: how the script on this rank ended, left beside the beat file by the rank itself.
+
+torchrun exits 1 for everything and names a victim, so each rank says it with its own words. A record is there only if Python got to
+the end of the script: a signal and os._exit leave none. Nothing in here may change how the process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+VERSION = 1
+MESSAGE_CAP = 4 * 1024
+TRACEBACK_CAP = 64 * 1024
+
+
+def describe(error: BaseException | None, trace: TracebackType | None) -> dict[str, Any]:
+    """How the script ended, from what it raised (None: its body ended by itself)."""
+    if error is None:
+        return {"how": "returned", "code": 0}
+    if isinstance(error, SystemExit):
+        return {"how": "exit", "code": exit_code(error.code), "message": _clip(_exit_text(error), MESSAGE_CAP)}
+    if isinstance(error, KeyboardInterrupt):
+        return {"how": "interrupted", "code": None, **_story(error, trace)}
+    return {"how": "exception", "code": 1, **_story(error, trace)}
+
+
+def exit_code(code: object) -> int:
+    """What the operating system gets to see of `sys.exit(code)`."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def write(path: Path, facts: dict[str, Any], *, rank: int, step: int) -> None:
+    """Publish the record: all of it or nothing. OSError when the disk says no."""
+    record = {"version": VERSION, "rank": rank, "pid": os.getpid(), "step": step, "monotonic_ns": time.monotonic_ns(), **facts}
+    aside = path.with_name(f"{path.name}.tmp")
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(record, file, ensure_ascii=False)
+    aside.replace(path)
+
+
+def fingerprint(error: BaseException, trace: TracebackType | None) -> str:
+    """The same for two errors of one type raised through the same lines; their message (numbers, addresses) does not count."""
+    import hashlib  # noqa: PLC0415 - only a failing rank pays for these imports
+    import traceback  # noqa: PLC0415
+
+    parts = [_type_name(error)]
+    parts += [f"{frame.filename}:{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(trace)]
+    if isinstance(error, SyntaxError):
+        parts.append(f"{error.filename}:{error.lineno}")
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def _story(error: BaseException, trace: TracebackType | None) -> dict[str, str]:
+    import traceback  # noqa: PLC0415
+
+    story = traceback.TracebackException(type(error), error, trace)  # also prints an error whose own __str__ fails
+    return {
+        "type": _type_name(error),
+        "message": _clip(str(story), MESSAGE_CAP),
+        "traceback": _clip("".join(story.format()), TRACEBACK_CAP),
+        "fingerprint": fingerprint(error, trace),
+    }
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _exit_text(error: SystemExit) -> str:
+    said: object = getattr(error, "text", None) or error.code
+    return "" if said is None or isinstance(said, int) else str(said)
+
+
+def _clip(text: str, cap: int) -> str:
+    """Head and tail: a traceback's last lines say what happened, its first ones where it began."""
+    if len(text) <= cap:
+        return text
+    gap = f"\n... {len(text) - cap} characters left out ...\n"
+    half = (cap - len(gap)) // 2
+    return text[:half] + gap + text[-half:]

@@ -1,0 +1,220 @@
+"""What torchrun starts on each rank: makes the process a rank of ftsup, then runs the training script as if Python had started it.
+
+The script becomes a new `__main__` that stays until the process is gone (threads and atexit handlers need it). Whatever it raises goes
+on to the interpreter, so every way to end is Python's own; only our frames are taken out of the traceback.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import faulthandler
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+from . import places, record, torchhook
+from .beatfile import Phase
+from .rank import Rank
+
+_PR_SET_PDEATHSIG = 1
+_OURS = str(Path(__file__).parent) + os.sep
+
+
+class CannotStart(SystemExit):
+    """The script cannot be started: said on stderr, in Python's own words, and in the exit record."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code)
+        self.text = text
+        sys.stderr.write(f"{sys.executable}: {text}\n")
+
+
+def main(argv: Sequence[str], rank: Rank) -> None:
+    """Run `script.py args...` or `-m module args...`; raises whatever the script raises."""
+    number = int(os.environ.get("RANK", "0"))
+    beats = os.environ.get(places.BEATS)
+    _die_with_parent()
+    _send_output_to(os.environ.get(places.OUT_DIR), number)
+    if beats:
+        _become(rank, Path(beats), number)
+    try:
+        _run(argv)
+    except BaseException as error:
+        _end(rank, beats, number, error)
+        sys.excepthook = _without_our_frames(sys.excepthook)
+        raise
+    _end(rank, beats, number, None)
+
+
+# Becoming a rank ------------------------------------------------------------------------------------------------------
+
+
+def _die_with_parent() -> None:
+    """torchrun dies: so do we, at once. Without a supervisor (a test, a curious user) nobody's death is ours."""
+    supervisor = os.environ.get(places.SUPERVISOR)
+    if supervisor is None:
+        return
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() in (1, int(supervisor)):  # it died before we could ask: we are an orphan, adopted
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _send_output_to(out_dir: str | None, number: int) -> None:
+    """Print into a file: nobody's death or pause can block or break a print of the script then, as a pipe's reader could."""
+    if not out_dir:
+        return
+    try:
+        fd = os.open(places.out_path(Path(out_dir), number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        _complain(f"output stays where it was: {error}")
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _become(rank: Rank, beats: Path, number: int) -> None:
+    try:
+        rank.join(places.beat_path(beats, number), pid=os.getpid(), started=_started(), base_step=_base_step())
+    except (OSError, ValueError) as error:
+        _complain(f"this rank is not watched: {error}")
+        return
+    atexit.register(rank.enter, Phase.EXITED)  # the first one registered runs last
+    torchhook.install(rank)
+    with contextlib.suppress(OSError):
+        stacks = open(places.stacks_path(beats, number), "ab", opener=_private)  # noqa: SIM115 - open as long as the process lives
+        faulthandler.register(places.STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
+        faulthandler.enable(file=stacks, all_threads=True)
+
+
+def _started() -> int:
+    stat = Path("/proc/self/stat").read_text(errors="replace")
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _base_step() -> int | None:
+    step = os.environ.get(places.BASE_STEP, "")
+    return int(step) if step.isdigit() else None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"ftsup: {text}\n")
+
+
+# Running the script ---------------------------------------------------------------------------------------------------
+
+
+def _run(argv: Sequence[str]) -> None:
+    if not argv or argv == ["-m"]:
+        raise CannotStart(2, "ftsup's shim needs a script, or -m and a module")
+    if argv[0] == "-m":
+        code, main_module = _load_module(argv[1])
+        sys.argv = [str(main_module.__file__), *argv[2:]]
+    else:
+        code, main_module = _load_script(argv[0])
+        sys.argv = list(argv)
+        if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+            sys.path[0] = os.path.dirname(os.path.realpath(argv[0]))  # noqa: PTH120 - what Python itself does
+    sys.modules["__main__"] = main_module
+    exec(code, main_module.__dict__)  # noqa: S102 - this is what the shim is for
+
+
+def _load_script(script: str) -> tuple[CodeType, ModuleType]:
+    path = os.path.abspath(script)  # noqa: PTH100 - Python does not resolve links in __file__ either
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        raise CannotStart(2, f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}") from None
+    return compile(source, path, "exec", dont_inherit=True), _main_module(path, SourceFileLoader("__main__", path), None)
+
+
+def _load_module(name: str) -> tuple[CodeType, ModuleType]:
+    spec = _spec_of(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        name += ".__main__"
+        spec = _spec_of(name)
+    code = None if spec is None or spec.loader is None else spec.loader.get_code(name)  # type: ignore[attr-defined]
+    if spec is None or code is None:
+        raise CannotStart(1, f"No module named {name}")
+    return code, _main_module(spec.origin or name, spec.loader, spec)
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            return None  # the module itself, or a package above it
+        raise
+
+
+def _main_module(file: str, loader: Any, spec: ModuleSpec | None) -> ModuleType:  # noqa: ANN401 - any object may be a loader
+    module = ModuleType("__main__")
+    module.__file__ = file
+    module.__loader__ = loader
+    module.__spec__ = spec
+    module.__package__ = None if spec is None else spec.parent
+    module.__dict__["__cached__"] = None if spec is None else spec.cached
+    module.__dict__["__builtins__"] = sys.modules["builtins"]
+    return module
+
+
+# The end --------------------------------------------------------------------------------------------------------------
+
+
+def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None) -> None:
+    if beats is None or not rank.writer.attached:  # outside a run, or a child that the script forked and let run to the end
+        return
+    facts = record.describe(error, None if error is None else _strip(error.__traceback__))
+    rank.ended(-1 if facts["code"] is None else facts["code"])
+    try:
+        record.write(places.exit_path(Path(beats), number), facts, rank=number, step=rank.writer.step)
+        if facts["how"] == "exception" and error is not None:
+            _tell_torchelastic(error)
+    except Exception as trouble:  # noqa: BLE001 - the program's last line: how the script ended must not change
+        _complain(f"no exit record: {trouble}")
+
+
+def _tell_torchelastic(error: BaseException) -> None:
+    """torchrun's own error file, which a plain script does not write. Only where torch is loaded: it is not worth an import."""
+    place = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if place is None or "torch" not in sys.modules or Path(place).exists():
+        return
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler  # noqa: PLC0415
+
+    get_error_handler().record_exception(error)
+
+
+def _strip(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's first frame on."""
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((_OURS, "<frozen runpy>", "<frozen importlib")) or file.endswith(f"{os.sep}runpy.py")
+
+
+def _without_our_frames(hook: Callable[..., Any]) -> Callable[..., None]:
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        trace = _strip(trace)
+        hook(kind, error.with_traceback(trace), trace)
+
+    return excepthook
