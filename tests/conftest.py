@@ -1,0 +1,34 @@
+"""What every test gets: an environment without traces of a Slurm job or a run, and one line a reason for what was left out."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import hypothesis
+import pytest
+
+from tests.realslurm import cluster
+
+# Nothing here is slow by itself, but two cores are shared with other tests: a time limit an example would only be noise.
+hypothesis.settings.register_profile("ftsup", deadline=None)
+hypothesis.settings.load_profile("ftsup")
+
+
+def pytest_configure() -> None:
+    """The suite may itself be run inside a Slurm job, or in a shell that `ftsup mock env` prepared."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "SRUN_", "FTSUP_", "TORCHELASTIC_"))]:
+        del os.environ[name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if why_not := cluster.why_not("linuxproc"):
+        for item in items:
+            if item.get_closest_marker("realslurm"):
+                item.add_marker(pytest.mark.skip(reason=why_not))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", []))
+    for reason, number in sorted(reasons.items()):
+        terminalreporter.write_line(f"left out: {number} test{'s' * (number > 1)}: {reason}")
