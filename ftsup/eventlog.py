@@ -1,0 +1,210 @@
+"""The event log on disk: append, read, follow. One JSON line an event with the orders that it led to, numbered without a gap.
+
+It knows files and lines, and nothing of what they mean. Appends go to a node's local disk and are on it when `append` returns;
+the mirror in the run directory is the clerk's work, which uses `whole_lines` and `number` from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ftsup.errors import RuleBroken
+from ftsup.events import SCHEMA, LeaderEvent, LeaderOrder, Line
+
+_MAX_NOTES = 20
+"""A log that is damaged all over is said to be so, not listed."""
+
+
+class _Envelope(msgspec.Struct):
+    """A line whose words may be unknown to us."""
+
+    n: int
+    event: msgspec.Raw
+    v: int = SCHEMA
+    wall: str = ""
+    orders: tuple[msgspec.Raw, ...] = ()
+
+
+class Log:
+    """The log that one leader writes. The file ends with a whole line before and after every call, also a failed one."""
+
+    def __init__(self, path: Path, *, next_n: int = 1) -> None:
+        """`next_n` counts where the file does not exist or is empty: a new host goes on where the mirror ends."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        self.dropped_bytes = len(data) - whole
+        self._size = whole
+        self._torn = self.dropped_bytes > 0
+        numbers = [n for n in map(number, data[:whole].splitlines()) if n is not None]
+        self.next_n = max(numbers) + 1 if numbers else next_n
+
+    def append(self, lines: Sequence[Line]) -> None:
+        """Put lines on the disk: one write, one fsync. OSError: none of them is in the log, and the call may be repeated."""
+        if [line.n for line in lines] != list(range(self.next_n, self.next_n + len(lines))):
+            raise RuleBroken(f"the event log goes on at {self.next_n}, not with {[line.n for line in lines]}")
+        data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        if self._torn:
+            self._cut()
+        try:
+            _write_all(self._fd, data)
+            os.fsync(self._fd)
+        except OSError:
+            self._torn = True
+            with contextlib.suppress(OSError):  # tried again before the next append
+                self._cut()
+            raise
+        self._size += len(data)
+        self.next_n += len(lines)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def _cut(self) -> None:
+        """Take away what a failed append, or the death of our predecessor, left behind the last whole line."""
+        os.ftruncate(self._fd, self._size)
+        self._torn = False
+
+
+def read(path: Path) -> tuple[list[Line], list[str]]:
+    """All readable lines, and what there is to say about the others. A missing file has no lines."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return [], []
+    reader = _Reader()
+    for text in whole_lines(data):
+        reader.take(text)
+    torn = len(data) - (data.rfind(b"\n") + 1)
+    if torn:
+        reader.say(f"the last line is torn ({torn} bytes): dropped")
+    return reader.lines, reader.notes_of(path)
+
+
+def follow(path: Path, offset: int = 0) -> tuple[list[Line], list[str], int]:
+    """The lines that came after `offset`, notes, and the offset for the next call. A torn last line waits for its end.
+
+    A file shorter than `offset` was replaced or cut: it is read from its start, and said.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = offset if offset <= size else 0
+            file.seek(start)
+            data = file.read()
+    except FileNotFoundError:
+        return [], [], 0
+    reader = _Reader(gaps=False)
+    if start != offset:
+        reader.say("the log became shorter: read again from its start")
+    for text in whole_lines(data):
+        reader.take(text)
+    return reader.lines, reader.notes_of(path), start + data.rfind(b"\n") + 1
+
+
+def whole_lines(data: bytes) -> list[bytes]:
+    """The lines that end with a newline."""
+    return data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
+
+
+def number(text: bytes) -> int | None:
+    """The number of a line; None for one that is not readable."""
+    try:
+        return _ENVELOPE.decode(text).n
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+_ENVELOPE = msgspec.json.Decoder(_Envelope)
+_LINE = msgspec.json.Decoder(Line)
+_EVENT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(LeaderEvent)
+_ORDER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(LeaderOrder)
+
+
+class _Reader:
+    """Lines one after the other, with a memory for numbers and for what was said."""
+
+    def __init__(self, *, gaps: bool = True) -> None:
+        self.lines: list[Line] = []
+        self._notes: list[str] = []
+        self._hidden = 0
+        self._gaps = gaps
+        self._seen = 0
+        self._last_n: int | None = None
+        self._newer = False
+
+    def take(self, text: bytes) -> None:
+        self._seen += 1
+        try:
+            line = _LINE.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._take_strange(text, error)
+            return
+        if self._accept(line.n, line.v):
+            self.lines.append(line)
+
+    def _take_strange(self, text: bytes, error: Exception) -> None:
+        """A damaged line, or one with words of a newer ftsup."""
+        try:
+            envelope = _ENVELOPE.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.say(f"line {self._seen} is unreadable: {error}")
+            self._last_n = None if self._last_n is None else self._last_n + 1
+            return
+        if not self._accept(envelope.n, envelope.v):
+            return
+        try:
+            event = _EVENT.decode(envelope.event)
+        except msgspec.DecodeError as why:
+            self.say(f"line {self._seen} (number {envelope.n}) holds an event that this ftsup does not know: {why}")
+            return
+        orders = [order for order in map(_known_order, envelope.orders) if order is not None]
+        unknown = len(envelope.orders) - len(orders)
+        self.say(f"line {self._seen} (number {envelope.n}) holds {unknown} order(s) that this ftsup does not know")
+        self.lines.append(Line(n=envelope.n, wall=envelope.wall, event=event, orders=tuple(orders), v=envelope.v))
+
+    def _accept(self, n: int, v: int) -> bool:
+        if v > SCHEMA and not self._newer:
+            self._newer = True
+            self.say(f"written by a newer ftsup (schema {v}; this one knows {SCHEMA})")
+        last, first = self._last_n, self._last_n is None
+        if last is not None and n <= last:
+            self.say(f"line {self._seen} repeats number {n}: dropped")
+            return False
+        if self._gaps and ((last is not None and n != last + 1) or (first and self._seen == 1 and n != 1)):
+            self.say(f"line {self._seen} has number {n} where {1 if last is None else last + 1} was expected")
+        self._last_n = n
+        return True
+
+    def say(self, text: str) -> None:
+        if len(self._notes) < _MAX_NOTES:
+            self._notes.append(text)
+        else:
+            self._hidden += 1
+
+    def notes_of(self, path: Path) -> list[str]:
+        more = [f"and {self._hidden} more"] if self._hidden else []
+        return [f"{path.name}: {note}" for note in self._notes + more]
+
+
+def _known_order(raw: msgspec.Raw) -> Any:  # noqa: ANN401 - one of LeaderOrder
+    try:
+        return _ORDER.decode(raw)
+    except msgspec.DecodeError:
+        return None
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """One write; a short one (disk nearly full) goes on until the error shows."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
