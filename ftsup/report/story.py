@@ -1,0 +1,261 @@
+"""Folds the event log to what a report shows: where the run is, what went wrong, what each fault cost.
+
+Pure: lines in, a story out, the same however often it is read. Inside a grant durations come from the leader's clock (`t`), from
+grant to grant from the wall clock, which is good enough for people. The policy reads none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import Enum
+from functools import reduce
+
+import msgspec
+from msgspec.structs import replace
+
+from ftsup import events
+from ftsup.events import Epoch, Fault, How, Line, Verdict, VerdictKind
+from ftsup.report.words import fault_sentence
+
+_WORKS = {"step", "evaluation", "checkpoint"}
+_NOTES = 5
+
+
+class Stage(Enum):
+    """Where a run is."""
+
+    WAITING = "waiting"
+    """No leader has started yet."""
+    STARTING = "starting"
+    TRAINING = "training"
+    RECOVERING = "recovering"
+    """An incident is open."""
+    REQUEUED = "requeued"
+    """Decided: the job goes back to the queue."""
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+
+    @property
+    def over(self) -> bool:
+        """Nothing follows by itself."""
+        return self in {Stage.FINISHED, Stage.STOPPED, Stage.CANCELLED}
+
+
+_DECIDED = {
+    VerdictKind.REQUEUE: Stage.REQUEUED,
+    VerdictKind.FINISHED: Stage.FINISHED,
+    VerdictKind.STOP: Stage.STOPPED,
+    VerdictKind.CANCELLED: Stage.CANCELLED,
+}
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """A line's time, on the leader's clock of one grant and on the wall."""
+
+    wall: str = ""
+    t: float = 0.0
+    grant: int = 0
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault from its first sign to training again, and what it cost."""
+
+    number: int
+    """0: the leader opened none (the whole allocation ended under it)."""
+    epoch: Epoch
+    found: Moment
+    root: Fault | None = None
+    verdict: Verdict | None = None
+    at_step: int | None = None
+    """The last step that any rank is known to have made."""
+    back: Moment | None = None
+    resumed_step: int | None = None
+    """Where the attempt that came back began."""
+
+    @property
+    def fault(self) -> str:
+        """What happened, as a sentence."""
+        return fault_sentence(self.root) if self.root else "the allocation ended"
+
+    @property
+    def detected_s(self) -> float | None:
+        """From the fault to its detection: how long it was quiet. Deaths are seen as they happen (0); None: not known."""
+        return None if self.root is None else self.root.quiet_s
+
+    @property
+    def back_s(self) -> float | None:
+        """From the fault to training again; None: not yet, or not known."""
+        since_found_s = None if self.back is None else between_s(self.found, self.back)
+        return None if since_found_s is None else (self.detected_s or 0.0) + since_found_s
+
+    @property
+    def replayed(self) -> int | None:
+        """Steps that were made twice."""
+        if self.back is None or self.resumed_step is None:
+            return None
+        return max(0, (self.at_step or self.resumed_step) - self.resumed_step)
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as its log tells it."""
+
+    stage: Stage = Stage.WAITING
+    job: str = ""
+    restarts: int = 0
+    version: str = ""
+    nodes: tuple[str, ...] = ()
+    grants: int = 0
+    attempts: int = 0
+    epoch: Epoch | None = None
+    phase: str = ""
+    step: int | None = None
+    base_step: int | None = None
+    """Where this attempt began."""
+    saved_step: int | None = None
+    resumed_path: str | None = None
+    began: Moment | None = None
+    last: Moment | None = None
+    sign: Moment | None = None
+    """The first sign of a fault that is no incident yet."""
+    incidents: tuple[Incident, ...] = ()
+    verdict: Verdict | None = None
+    """What was decided about this grant."""
+    notes: tuple[str, ...] = ()
+    """The newest things that people were told."""
+    lines: int = 0
+
+    @property
+    def open(self) -> tuple[Incident, ...]:
+        """Incidents that training has not come back from."""
+        return tuple(incident for incident in self.incidents if incident.back is None)
+
+
+def tell(lines: Iterable[Line]) -> Story:
+    """The story of a whole log."""
+    return reduce(fold, lines, Story())
+
+
+def between_s(begin: Moment, end: Moment) -> float | None:
+    """Seconds from one moment to another; negative ones (a wall clock was set) count as 0; None: the wall time cannot be read."""
+    if begin.grant == end.grant:
+        return max(0.0, end.t - begin.t)
+    try:
+        return max(0.0, (datetime.fromisoformat(end.wall) - datetime.fromisoformat(begin.wall)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def fold(story: Story, line: Line) -> Story:
+    """The story with one more line."""
+    event = line.event
+    if isinstance(event, events.LeaderStarted):
+        story = _leader(story, event)
+    now = Moment(wall=line.wall, t=event.t, grant=story.grants)
+    story = replace(story, lines=story.lines + 1, last=now, began=story.began or now)
+    story = _event(story, event, now)
+    for order in line.orders:
+        story = _order(story, order, now)
+    return story
+
+
+def _leader(story: Story, event: events.LeaderStarted) -> Story:
+    story = replace(story, nodes=event.nodes, version=event.version)
+    if story.grants and (event.job, event.restarts) == (story.job, story.restarts):
+        return story  # taken over within the grant: the attempt goes on
+    if story.last and story.epoch and not story.open and not story.stage.over:
+        lost = Incident(number=0, epoch=story.epoch, found=story.last, verdict=story.verdict, at_step=story.step)
+        story = replace(story, incidents=(*story.incidents, lost))
+    return replace(
+        story,
+        job=event.job,
+        restarts=event.restarts,
+        grants=story.grants + 1,
+        stage=Stage.STARTING if not story.open else Stage.RECOVERING,
+        verdict=None,
+        sign=None,
+        phase="",
+        step=None,
+    )
+
+
+def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
+    match event:
+        case events.Progressed():
+            return _progressed(story, event, now)
+        case events.Saved(epoch=epoch, step=step) if epoch == story.epoch:
+            return replace(story, saved_step=step)
+        case events.RankEnded(fault=fault) if fault.how is How.RETURNED:
+            return story
+        case events.Stalled() | events.RankEnded() | events.NodeSilent() | events.LaunchFailed() | events.Warned():
+            return replace(story, sign=story.sign or now)
+        case events.Moving():
+            return replace(story, sign=None)
+        case events.CheckpointPicked(path=path):
+            return replace(story, resumed_path=path)
+        case events.Noted(node=node, text=text):
+            return replace(story, notes=(*story.notes, f"{node}: {text}" if node else text)[-_NOTES:])
+        case _:
+            return story
+
+
+def _progressed(story: Story, event: events.Progressed, now: Moment) -> Story:
+    if event.epoch != story.epoch:
+        return story
+    step = story.step if event.step is None else max(event.step, story.step or 0)
+    story = replace(story, phase=event.phase, step=step)
+    if event.phase not in _WORKS:
+        return story
+    incidents = tuple(
+        replace(incident, back=now, resumed_step=story.base_step) if incident.back is None and event.epoch > incident.epoch else incident
+        for incident in story.incidents
+    )
+    story = replace(story, incidents=incidents)
+    return story if story.open or story.verdict else replace(story, stage=Stage.TRAINING)
+
+
+def _order(story: Story, order: events.LeaderOrder, now: Moment) -> Story:
+    match order:
+        case events.Launch(epoch=epoch) if epoch != story.epoch:
+            return replace(
+                story, epoch=epoch, attempts=story.attempts + 1, phase="", step=order.base_step, base_step=order.base_step, sign=None
+            )
+        case events.Incident():
+            return _incident(story, order, now)
+        case events.Decide(verdict=verdict):
+            return _decided(story, verdict, now)
+        case events.Notify(text=text):
+            return replace(story, notes=(*story.notes, text)[-_NOTES:])
+        case _:
+            return story
+
+
+def _incident(story: Story, order: events.Incident, now: Moment) -> Story:
+    known = {incident.number: incident for incident in story.incidents if incident.number}
+    steps = [fault.step for fault in (order.root, *order.faults) if fault and fault.step is not None]
+    if story.step is not None and order.epoch == story.epoch:
+        steps.append(story.step)
+    old = known.get(order.number) or Incident(number=order.number, epoch=order.epoch, found=story.sign or now)
+    new = replace(
+        old,
+        root=order.root or old.root,
+        verdict=order.verdict or old.verdict,
+        at_step=max([*steps, *([] if old.at_step is None else [old.at_step])], default=None),
+    )
+    if order.number in known:
+        incidents = tuple(new if incident.number == new.number else incident for incident in story.incidents)
+    else:
+        incidents = (*story.incidents, new)
+    return replace(story, incidents=incidents, stage=story.stage if story.verdict else Stage.RECOVERING)
+
+
+def _decided(story: Story, verdict: Verdict, now: Moment) -> Story:
+    stage = _DECIDED.get(verdict.kind, story.stage)
+    incidents = tuple(
+        replace(incident, verdict=verdict) if incident.back is None and incident.verdict is None else incident
+        for incident in story.incidents
+    )
+    if verdict.kind is VerdictKind.REQUEUE and story.epoch and not story.open:
+        incidents = (*incidents, Incident(number=0, epoch=story.epoch, found=story.sign or now, verdict=verdict, at_step=story.step))
+    return replace(story, verdict=verdict, stage=stage, incidents=incidents)
