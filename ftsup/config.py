@@ -1,0 +1,260 @@
+"""The configuration: every key, its type, its default and its reason, each once; and what YAML text becomes of it.
+
+`Config` is what the rest of ftsup reads. Owns which values are possible (alone and beside each other). Knows nothing of how YAML is
+read (`configread`), of how it is shown (`configdoc`), or of Slurm's commands. A field `x_s` is the key `x`, a duration; a field
+`x_bytes` the key `x`, a size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from ftsup.configread import Finding, Loaded, read
+from ftsup.policy.rules import Budgets, Duration, Hang, Positive, Rules, Section
+
+_RULES = Rules()
+"""The defaults that the policy owns."""
+
+Args = Annotated[tuple[str, ...], Meta(extra={"shell_words": True})]
+"""Words of a command: a list, or one text that is split as a shell would."""
+Size = Annotated[int, Meta(ge=0, extra={"unit": "size"})]
+Count = Annotated[int, Meta(ge=1)]
+Nodes = Annotated[int, Meta(ge=1)]
+"""A number. The reader picks the member of a union by the YAML node's kind, so `int | NodeRange` ({min, max}) can follow."""
+Word = Annotated[str, Meta(pattern=r"^[^\s'\"]*$", extra={"allowed": "one word"})]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        extra={"allowed": "letters, digits, '.', '_', '-'; at most 64, the first a letter or a digit"},
+    ),
+]
+Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", extra={"allowed": "a name of an environment variable"})]
+Flag = Annotated[
+    str, Meta(pattern=r"^[a-z][a-z0-9-]+$", extra={"allowed": "a long option of sbatch without its dashes, such as mail-type"})
+]
+FlagValue = str | int | bool | None | tuple[str | int, ...]
+
+
+class Launch(Enum):
+    """Who starts the ranks."""
+
+    TORCHRUN = "torchrun"
+    COMMAND = "command"
+
+
+class Requeue(Enum):
+    """What follows when an allocation cannot go on."""
+
+    REQUEUE = "requeue"
+    CHAIN = "chain"
+    OFF = "off"
+
+
+class Share(Enum):
+    """Who may read the run directory."""
+
+    PRIVATE = "private"
+    GROUP = "group"
+
+
+class Warning_(msgspec.Struct, frozen=True):  # noqa: N801 - Warning is Python's
+    """The signal before the time limit, and how long before."""
+
+    signal: str
+    lead_s: int
+
+
+class SlurmOptions(Section, frozen=True, kw_only=True):
+    """What is asked of Slurm. An empty value leaves the choice to the cluster."""
+
+    nodes: Annotated[Nodes, Meta(description="nodes of the job")] = 1
+    time_s: Annotated[Positive | None, Meta(description="time limit of one grant; null: the partition's")] = None
+    partition: Annotated[Word, Meta(description="partition, or several with commas")] = ""
+    account: Annotated[Word, Meta(description="account that is charged")] = ""
+    qos: Annotated[Word, Meta(description="quality of service")] = ""
+    gpus_per_node: Annotated[Count | None, Meta(description="GPUs of each node; typed ones (a100:4): leave null and use extra.gres")] = None
+    cpus_per_task: Annotated[
+        Count | None, Meta(description="CPUs of each node: ftsup runs one task a node; null: the cluster's default")
+    ] = None
+    mem_bytes: Annotated[Size | None, Meta(description="memory of each node; 0: all of it; null: the cluster's default")] = None
+    signal: Annotated[
+        Word,
+        Meta(
+            description="the warning before the time limit, and its lead: long enough to save once, plus KillWait and end_margin; "
+            "Slurm may send it up to a minute early"
+        ),
+    ] = f"SIGUSR1@{_RULES.warning_s:.0f}"
+    requeue: Annotated[
+        Requeue,
+        Meta(
+            description="requeue: the same job goes back to the queue (its id stays); chain: a new job is submitted, for sites "
+            "that refuse requeues; off: the run ends with its allocation"
+        ),
+    ] = Requeue.REQUEUE
+    exclude: Annotated[Args, Meta(description="nodes never to be used, hostlists allowed: [gpu003, 'gpu[10-12]']")] = ()
+    extra: Annotated[
+        dict[Flag, FlagValue],
+        Meta(
+            description="any other option of sbatch, without its dashes. true or null: without a value; a list: once for each; "
+            "false: left out, to undo with --set"
+        ),
+    ] = msgspec.field(default_factory=dict)
+
+    @property
+    def warning(self) -> Warning_:
+        """`signal` in its parts."""
+        name, _, lead = self.signal.partition("@")
+        return Warning_("SIG" + name.removeprefix("SIG"), int(lead))
+
+    @property
+    def flags(self) -> tuple[tuple[str, str | None], ...]:
+        """`extra` as it is rendered: an option and its value, None without one; repeated ones follow each other."""
+        return tuple((flag, value) for flag, values in self.extra.items() for value in _flag_values(values))
+
+
+def _flag_values(value: FlagValue) -> tuple[str | None, ...]:
+    if isinstance(value, tuple):
+        return tuple(str(each) for each in value)
+    if isinstance(value, bool) or value is None:
+        return () if value is False else (None,)
+    return (str(value),)
+
+
+class Checkpoint(Section, frozen=True, kw_only=True):
+    """Where the training's checkpoints are, and how a finished one is known."""
+
+    dir: Annotated[str, Meta(description="directory of the checkpoints, below workdir if it is relative; empty: there are none")] = ""
+    pattern: Annotated[str, Meta(description="which entries of dir are checkpoints, a glob", min_length=1)] = "*"
+    every_s: Annotated[Positive, Meta(description="a script that asks (ftsup.worker.asked) is told to save this often: 15 to 60 min")] = (
+        1800.0
+    )
+    keep: Annotated[Count, Meta(description="verified checkpoints that are never deleted")] = 3
+    complete: Annotated[
+        str,
+        Meta(
+            description="a glob inside a checkpoint: its presence means that the checkpoint is whole; for kinds that do not tell themselves"
+        ),
+    ] = ""
+
+
+class Launcher(Section, frozen=True, kw_only=True):
+    """How processes are started on a node."""
+
+    prefix: Annotated[
+        Args, Meta(description="words before the launch command, such as a container's: [apptainer, exec, --nv, img.sif]")
+    ] = ()
+
+
+class Notify(Section, frozen=True, kw_only=True):
+    """Who is told."""
+
+    command: Annotated[Args, Meta(description="a command that gets each verdict as JSON on its standard input")] = ()
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """One training run."""
+
+    name: Annotated[Name, Meta(description="names the job and the folder of its runs", examples=["train"])]
+    launch: Annotated[
+        Launch, Meta(description="torchrun: ftsup starts torchrun with command's script; command: it starts command itself, once a node")
+    ] = Launch.TORCHRUN
+    command: Annotated[
+        Args,
+        Meta(description="the script and its arguments, or -m and a module; a list, or one text", min_length=1, examples=[["train.py"]]),
+    ]
+    resume_args: Annotated[
+        Args,
+        Meta(
+            description="added to command when there is a checkpoint, with {path} replaced by it: [--resume, '{path}']; "
+            "FTSUP_RESUME_FROM holds it as well"
+        ),
+    ] = ()
+    python: Annotated[str, Meta(description="the training environment's interpreter; empty: the one that runs ftsup")] = ""
+    setup: Annotated[str, Meta(description="shell lines in the batch script, before anything else (module load ...)")] = ""
+    node_setup: Annotated[
+        str, Meta(description="shell lines run once a node and grant, before the first attempt; ranks get the environment that they leave")
+    ] = ""
+    env: Annotated[
+        dict[Variable, str], Meta(description="environment of the ranks; never written to the script, a command line or Slurm's records")
+    ] = msgspec.field(default_factory=dict)
+    workdir: Annotated[str, Meta(description="directory of the ranks; empty: the one in which ftsup submit ran")] = ""
+    workers_per_node: Annotated[Count | None, Meta(description="ranks of each node; null: slurm.gpus_per_node, else 1")] = None
+    slurm: SlurmOptions = SlurmOptions()
+    checkpoint: Checkpoint = Checkpoint()
+    hang: Hang = Hang()
+    policy: Budgets = Budgets()
+    grace_s: Annotated[
+        Positive, Meta(description="from SIGTERM to SIGKILL when an attempt is stopped; shrinks to fit Slurm's KillWait")
+    ] = _RULES.grace_s
+    lead_grace_s: Annotated[
+        Positive, Meta(description="without a leader for so long, a node asks Slurm itself: bash starts a dead leader again within seconds")
+    ] = _RULES.lead_grace_s
+    node_grace_s: Annotated[
+        Positive, Meta(description="a node silent for so long while Slurm calls it healthy gets a new supervisor: more than a slow poll")
+    ] = _RULES.node_grace_s
+    evidence_s: Annotated[
+        Duration, Meta(description="the most that collecting evidence may delay a restart; what is not there by then is left out")
+    ] = _RULES.evidence_s
+    runs_dir: Annotated[str, Meta(description="where run directories are made; on a disk that the nodes see", min_length=1)] = (
+        "./ftsup-runs"
+    )
+    local_dir: Annotated[
+        str, Meta(description="local disk of a node, for the event log and output; empty: the node's TMPDIR, else /tmp")
+    ] = ""
+    launcher: Launcher = Launcher()
+    share: Annotated[Share, Meta(description="private: the run directory is 0700; group: the group may read it, keys and env never")] = (
+        Share.PRIVATE
+    )
+    notify: Notify = Notify()
+
+    @property
+    def workers(self) -> int:
+        """Ranks of each node."""
+        return self.workers_per_node or self.slurm.gpus_per_node or 1
+
+    def local_base(self, environ: Mapping[str, str]) -> Path:
+        """`local_dir` as it is on the node with this environment."""
+        return Path(self.local_dir or environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the fallback; what is made below it is 0700
+
+    def rules(self) -> Rules:
+        """The numbers of the two machines."""
+        return Rules(
+            hang=self.hang,
+            policy=self.policy,
+            grace_s=self.grace_s,
+            lead_grace_s=self.lead_grace_s,
+            node_grace_s=self.node_grace_s,
+            evidence_s=self.evidence_s,
+            warning_s=float(self.slurm.warning.lead_s),
+            can_requeue=self.slurm.requeue is not Requeue.OFF,
+            workers_per_node=self.workers,
+        )
+
+
+def load(path: Path, *, sets: Sequence[str] = ()) -> Loaded[Config]:
+    """The configuration of a file and of `key=value` overrides, with where each value came from; ConfigError has all problems."""
+    return read(path, Config, sets=sets, check=findings)
+
+
+def to_json(config: Config) -> bytes:
+    """For the run directory: everything but the values of `env`, which are nobody's business."""
+    return msgspec.json.format(msgspec.json.encode(replace(config, env={})), indent=1)
+
+
+def from_json(data: bytes) -> Config:
+    """What `to_json` wrote; `env` is empty."""
+    return msgspec.json.decode(data, type=Config)
+
+
+def findings(config: Config) -> Iterator[Finding]:
+    """What is impossible although each value alone is possible."""
+    del config
+    return iter(())
