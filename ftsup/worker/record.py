@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Optional
 
 VERSION = 1
 MESSAGE_CAP = 4 * 1024
 TRACEBACK_CAP = 64 * 1024
 
+_Line = tuple[str, Optional[int], str]
 
-def describe(error: BaseException | None, trace: TracebackType | None) -> dict[str, Any]:
+
+def describe(error: BaseException | None) -> dict[str, Any]:
     """How the script ended, from what it raised (None: its body ended by itself)."""
     if error is None:
         return {"how": "returned", "code": 0}
     if isinstance(error, SystemExit):
         return {"how": "exit", "code": exit_code(error.code), "message": _clip(_exit_text(error), MESSAGE_CAP)}
     if isinstance(error, KeyboardInterrupt):
-        return {"how": "interrupted", "code": None, **_story(error, trace)}
-    return {"how": "exception", "code": 1, **_story(error, trace)}
+        return {"how": "interrupted", "code": None, **_story(error)}
+    return {"how": "exception", "code": 1, **_story(error)}
 
 
 def exit_code(code: object) -> int:
@@ -46,28 +48,38 @@ def write(path: Path, facts: dict[str, Any], *, rank: int, step: int) -> None:
     aside.replace(path)
 
 
-def fingerprint(error: BaseException, trace: TracebackType | None) -> str:
-    """The same for two errors of one type raised through the same lines; their message (numbers, addresses) does not count."""
-    import hashlib  # noqa: PLC0415 - only a failing rank pays for these imports
-    import traceback  # noqa: PLC0415
+def _story(error: BaseException) -> dict[str, str]:
+    import traceback  # noqa: PLC0415 - only a failing rank pays for these imports
 
-    parts = [_type_name(error)]
-    parts += [f"{frame.filename}:{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(trace)]
+    story = traceback.TracebackException(type(error), error, error.__traceback__)  # also prints an error whose own __str__ fails
+    lines = [(frame.filename, frame.lineno, frame.name) for frame in story.stack]
     if isinstance(error, SyntaxError):
-        parts.append(f"{error.filename}:{error.lineno}")
-    return hashlib.sha256("\n".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
-
-
-def _story(error: BaseException, trace: TracebackType | None) -> dict[str, str]:
-    import traceback  # noqa: PLC0415
-
-    story = traceback.TracebackException(type(error), error, trace)  # also prints an error whose own __str__ fails
+        lines.append((error.filename or "", error.lineno, ""))
     return {
         "type": _type_name(error),
         "message": _clip(str(story), MESSAGE_CAP),
         "traceback": _clip("".join(story.format()), TRACEBACK_CAP),
-        "fingerprint": fingerprint(error, trace),
+        "where": _where(lines),
+        "fingerprint": _fingerprint(_type_name(error), lines),
     }
+
+
+def _fingerprint(kind: str, lines: list[_Line]) -> str:
+    """The same for two errors of one type raised through the same lines; their message (numbers, addresses) does not count."""
+    import hashlib  # noqa: PLC0415
+
+    parts = [kind, *(f"{file}:{name}:{number}" for file, number, name in lines)]
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def _where(lines: list[_Line]) -> str:
+    """The last line of the user's own code (else of any code): `train.py:41 in forward`."""
+    libraries = (sys.prefix + os.sep, sys.base_prefix + os.sep, "<frozen ")
+    own = [line for line in lines if not line[0].startswith(libraries)] or lines
+    if not own:
+        return ""
+    file, number, name = own[-1]
+    return f"{os.path.basename(file)}:{number}" + (f" in {name}" if name else "")  # noqa: PTH119 - no file of ours, just its name
 
 
 def _type_name(error: BaseException) -> str:

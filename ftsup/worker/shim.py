@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import faulthandler
 import importlib.util
 import os
@@ -62,6 +61,8 @@ def _die_with_parent() -> None:
     supervisor = os.environ.get(places.SUPERVISOR)
     if supervisor is None:
         return
+    import ctypes  # noqa: PLC0415 - 3 ms that a rank without a supervisor need not pay
+
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -145,13 +146,13 @@ def _load_script(script: str) -> tuple[CodeType, ModuleType]:
 
 
 def _load_module(name: str) -> tuple[CodeType, ModuleType]:
-    spec = _spec_of(name)
+    spec, why = _spec_of(name), f"No module named {name}"
     if spec is not None and spec.submodule_search_locations is not None:
-        name += ".__main__"
-        spec = _spec_of(name)
+        package, name = name, f"{name}.__main__"
+        spec, why = _spec_of(name), f"No module named {name}; {package!r} is a package and cannot be directly executed"
     code = None if spec is None or spec.loader is None else spec.loader.get_code(name)  # type: ignore[attr-defined]
     if spec is None or code is None:
-        raise CannotStart(1, f"No module named {name}")
+        raise CannotStart(1, why)
     return code, _main_module(spec.origin or name, spec.loader, spec)
 
 
@@ -159,7 +160,7 @@ def _spec_of(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             return None  # the module itself, or a package above it
         raise
 
@@ -181,7 +182,9 @@ def _main_module(file: str, loader: Any, spec: ModuleSpec | None) -> ModuleType:
 def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None) -> None:
     if beats is None or not rank.writer.attached:  # outside a run, or a child that the script forked and let run to the end
         return
-    facts = record.describe(error, None if error is None else _strip(error.__traceback__))
+    if error is not None:
+        error.__traceback__ = _strip(error.__traceback__)
+    facts = record.describe(error)
     rank.ended(-1 if facts["code"] is None else facts["code"])
     try:
         record.write(places.exit_path(Path(beats), number), facts, rank=number, step=rank.writer.step)
