@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -151,7 +151,7 @@ def _start_daemons(folder: Path, conf: Path, libc: ctypes.CDLL) -> None:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # even if the keeper is killed
+                preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509 - one thread; even if we are killed
             )
 
     key = folder / "munge.key"
@@ -159,7 +159,7 @@ def _start_daemons(folder: Path, conf: Path, libc: ctypes.CDLL) -> None:
     key.chmod(0o600)
     files = [f"--{what}-file={folder / f'munge.{what}'}" for what in ("key", "log", "pid", "seed")]
     daemon("munged", "--foreground", "--force", f"--socket={folder / 'munge.socket'}", *files)
-    _wait_for("munged", lambda: (folder / "munge.socket").exists())
+    _wait_for("munged", (folder / "munge.socket").exists)
     daemon("slurmctld", "-D", "-i")
     for node in NODES:
         daemon("slurmd", "-D", "-N", node)
@@ -174,9 +174,9 @@ def _idle_nodes(env: dict[str, str]) -> int:
     return done.stdout.split().count("idle")
 
 
-def _wait_for(what: str, there: object) -> None:
+def _wait_for(what: str, there: Callable[[], bool]) -> None:
     until = time.monotonic() + START_S
-    while not there():  # type: ignore[operator]
+    while not there():
         if time.monotonic() > until:
             raise SystemExit(f"{what} did not come up in {START_S:g} s")
         time.sleep(0.1)

@@ -1,0 +1,212 @@
+"""The Slurm port by Slurm's own commands: sbatch, scontrol, scancel. The same code for a real Slurm and for the mock.
+
+Plain text, which every version prints alike; argument lists, never a shell; a deadline on every call. It owns which words
+of a failed command mean "no answer" (Unavailable), and that all others are a "no" (Refused). It knows no clock: who
+wants another try passes a sleeper to `retried`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from ftsup import proc
+from ftsup.errors import Refused, SlurmError, Unavailable, Unreadable
+from ftsup.ports import Job, JobState, Node
+from ftsup.slurm import hostlist, jobs
+
+T = TypeVar("T")
+
+DEADLINE_S = 30.0
+"""A controller that is away costs a command 9 to 18 s before it says so itself, in words better than ours."""
+
+SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_")
+"""They override what the script says; some leak from a surrounding job."""
+KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}
+"""Where Slurm is, and who we are to it."""
+
+_CONTROLLER = "the controller (slurmctld) does not answer; `scontrol ping` shows it; this says nothing about the job"
+_MUNGE = "munge on this host does not work; `munge -n | unmunge` shows why; an administrator can start it"
+_CONF = "this host's Slurm has no usable configuration; is SLURM_CONF right, is this a host of the cluster?"
+_PATH = "Slurm's commands are not on PATH; log in to a host of the cluster, or load its Slurm module"
+NO_ANSWER: tuple[tuple[str, str], ...] = (  # words of a failed command, lower case -> hint; the first match wins
+    ("munge encode failed", _MUNGE),
+    ("munge decode failed", _MUNGE),
+    ("protocol authentication error", _MUNGE),
+    ("authentication error", _MUNGE),
+    ("invalid authentication credential", _MUNGE),
+    ("could not establish a configuration source", _CONF),
+    ("unable to process configuration file", _CONF),
+    ("unable to contact slurm controller", _CONTROLLER),
+    ("unexpected message received", _CONTROLLER),  # what scontrol's update and requeue say when nobody answers
+    ("socket timed out", _CONTROLLER),
+    ("communication connection failure", _CONTROLLER),
+    ("communications connection failure", _CONTROLLER),
+    ("communication shutdown failure", _CONTROLLER),
+    ("message send failure", _CONTROLLER),
+    ("message receive failure", _CONTROLLER),
+    ("zero bytes were transmitted or received", _CONTROLLER),
+    ("transport endpoint is not connected", _CONTROLLER),
+    ("connection refused", _CONTROLLER),
+    ("connection timed out", _CONTROLLER),
+    ("connection reset", _CONTROLLER),
+    ("no route to host", _CONTROLLER),
+    ("in standby mode", _CONTROLLER),
+    ("resource temporarily unavailable", _CONTROLLER),
+    ("slurm temporarily unable to accept job", _CONTROLLER),
+    ("rate limit exceeded", _CONTROLLER),
+    ("incompatible versions of client and server", "the cluster is being upgraded, or this host's Slurm is another version"),
+)
+_NO_SUCH_JOB = re.compile(r"(?:\w+ error: )?Invalid job id specified|Job [\d_]+ not found", re.IGNORECASE)
+_OVER = re.compile(r".*(?:Invalid job id specified|already completing or completed)", re.IGNORECASE)
+_PREFIX = re.compile(r"^(?:sbatch|scontrol|scancel): (?:(?:error|fatal|warning): )?")
+
+
+class Runner(Protocol):
+    """How a command is run: `ftsup.proc.run`, or a test's."""
+
+    def __call__(self, argv: Sequence[str], *, deadline_s: float, env: Mapping[str, str] | None = None) -> proc.Done:
+        """Run it to its end, at most so long."""
+
+
+class Commands:
+    """`ports.Slurm` by commands. `environ` is the environment that they run in (PATH, SLURM_CONF); it is not read later."""
+
+    def __init__(self, *, environ: Mapping[str, str], run: Runner = proc.run, deadline_s: float = DEADLINE_S) -> None:
+        self._run = run
+        self._deadline_s = deadline_s
+        self._environ = scrubbed(environ)
+
+    def submit(self, script: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False) -> str:
+        """The job id. After Unavailable the job may still be in the queue: look before another try."""
+        how = "--test-only" if test_only else "--parsable"
+        done = self._call(["sbatch", how, *args, str(script.absolute())], env=self._environ if env is None else scrubbed(env))
+        return _sentence(done.err or done.out) if test_only else jobs.parse_submitted(done.out)
+
+    def show(self, job_id: str) -> Job:
+        """The job now. For a pending job with a start time, Slurm is also asked what time it is."""
+        _check_id(job_id)
+        done = self._scontrol("show", "job", job_id, fine=_NO_SUCH_JOB)
+        if not done.ok:
+            return Job(job_id=job_id, state=JobState.GONE)
+        job = jobs.parse_job(done.out, wanted=job_id)
+        if job.state is not JobState.PENDING:
+            return job
+        now = jobs.parse_as_of(self._scontrol("show", "config").out)
+        return jobs.parse_job(done.out, wanted=job_id, now=now)
+
+    def requeue(self, job_id: str) -> None:
+        """Only what runs: a plain requeue would bring a cancelled job back."""
+        self._scontrol("requeue", "incomplete", _check_id(job_id))
+
+    def cancel(self, job_id: str) -> None:
+        """Of a job that Slurm has forgotten: nothing happens either."""
+        self._call(["scancel", _check_id(job_id)], fine=_OVER)
+
+    def nodes(self, names: Sequence[str] = ()) -> list[Node]:
+        """Refused when one of the names is no node."""
+        return jobs.parse_nodes(self._scontrol("show", "node", *([_hosts(names)] if names else [])).out)
+
+    def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Slurm replaces the list, so it is read first and read again afterwards."""
+        before = self.show(job_id)
+        if before.state is JobState.GONE:
+            raise Refused(f"Slurm does not know job {job_id}, so it cannot avoid {hostlist.compress(nodes)}")
+        if set(nodes) <= set(before.excluded):
+            return
+        merged = _hosts(dict.fromkeys([*before.excluded, *nodes]))
+        self._scontrol("update", f"JobId={job_id}", f"ExcNodeList={merged}")
+        missing = set(nodes) - set(self.show(job_id).excluded)
+        if missing:
+            raise Refused(f"Slurm took the update of job {job_id}, and its exclusion list lacks {hostlist.compress(sorted(missing))}")
+
+    def config(self) -> dict[str, str]:
+        """The controller's settings, as it prints them."""
+        return jobs.parse_config(self._scontrol("show", "config").out)
+
+    def release(self, job_id: str) -> None:
+        """Of a running job: nothing happens."""
+        self._scontrol("release", _check_id(job_id))
+
+    def start_now(self, job_id: str) -> None:
+        """Refused unless it is pending. While it is COMPLETING Slurm takes it and forgets it again."""
+        self._scontrol("update", f"JobId={_check_id(job_id)}", "StartTime=now")
+
+    def _scontrol(self, *words: str, fine: re.Pattern[str] | None = None) -> proc.Done:
+        return self._call(["scontrol", *words], env={**self._environ, "SLURM_TIME_FORMAT": "%s"}, fine=fine)
+
+    def _call(self, argv: list[str], *, env: Mapping[str, str] | None = None, fine: re.Pattern[str] | None = None) -> proc.Done:
+        """Run it; a failure is an error of ours unless it is an answer and one of its lines is `fine`."""
+        done = self._run(argv, deadline_s=self._deadline_s, env=self._environ if env is None else env)
+        if done.ok:
+            return done
+        error = failure(done)
+        if fine and not isinstance(error, Unavailable) and any(fine.fullmatch(line.strip()) for line in _lines(done)):
+            return done
+        raise error
+
+
+def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what would override the script, or leak from a surrounding job."""
+    return {name: value for name, value in environ.items() if name in KEPT or not name.startswith(SCRUBBED)}
+
+
+def failure(done: proc.Done) -> SlurmError:
+    """What a command that failed means."""
+    what = " ".join(done.argv[: 3 if done.argv[0] == "scontrol" else 1])
+    if done.code is None:
+        return Unavailable(f"{what}: {done.why}", hint=_CONTROLLER if "timed out" in done.why else _PATH)
+    if done.code < 0:
+        return Unavailable(f"{what} was ended by signal {-done.code}")
+    everything = "\n".join(_lines(done))
+    said = _sentence(everything)
+    for words, hint in NO_ANSWER:
+        if words in everything.lower():
+            return Unavailable(f"{what}: {said}", hint=hint)
+    if not said:
+        return Unreadable(f"{what} failed with exit code {done.code} and said nothing")
+    return Refused(f"{what}: {said}")
+
+
+def retried(call: Callable[[], T], *, sleep: Callable[[float], object], tries: int = 5, first_s: float = 1.0, most_s: float = 30.0) -> T:
+    """Call until Slurm answers, at most `tries` times; the pause between doubles. For everything but `submit`."""
+    for attempt in range(tries - 1):
+        try:
+            return call()
+        except Unavailable:
+            sleep(backoff_s(attempt, first_s=first_s, most_s=most_s))
+    return call()
+
+
+def backoff_s(attempt: int, *, first_s: float = 1.0, most_s: float = 30.0) -> float:
+    """The pause after the failed try number `attempt`, from 0."""
+    return min(most_s, first_s * 2.0 ** min(attempt, 30))
+
+
+def _check_id(job_id: str) -> str:
+    try:
+        return jobs.job_id(job_id)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def _hosts(names: Sequence[str] | dict[str, None]) -> str:
+    """As one argument. A name that is none never reaches a command line."""
+    for name in names:
+        if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
+            raise Refused(f"{name!r} is not the name of a node")
+    return hostlist.compress(names)
+
+
+def _lines(done: proc.Done) -> list[str]:
+    """What it said: some complaints go to stdout."""
+    return [line for text in (done.err, done.out) for line in text.splitlines() if line.strip()]
+
+
+def _sentence(text: str) -> str:
+    """Slurm's lines as one, without the names of its commands; long ones cut in the middle."""
+    lines = list(dict.fromkeys(_PREFIX.sub("", line.strip()) for line in text.splitlines() if line.strip()))
+    sentence = "; ".join(lines)
+    return sentence if len(sentence) <= 600 else f"{sentence[:300]} ... {sentence[-300:]}"  # noqa: PLR2004 - the same number
