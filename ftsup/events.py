@@ -44,6 +44,10 @@ class How(Enum):
     """Ended by a signal, or vanished without a record."""
     QUIET = "quiet"
     """No activity for longer than the phase's limit."""
+    STORAGE = "storage"
+    """Quiet, and in state D: waiting for a disk."""
+    WAITING = "waiting"
+    """Quiet, and its stack stands in a collective: it waits for others."""
     STOPPED = "stopped"
     """Process state T for longer than its limit."""
     NODE = "node"
@@ -93,7 +97,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=T
     t: float = 0.0
 
 
-class LeaderStarted(Event):
+class LeaderStarted(Event, frozen=True, kw_only=True):
     """A leader begins, or one takes over within the same grant (same job, same restarts)."""
 
     job: str
@@ -105,17 +109,17 @@ class LeaderStarted(Event):
     version: str = ""
 
 
-class Tick(Event):
+class Tick(Event, frozen=True, kw_only=True):
     """Time passed. Only those that changed something are in the log."""
 
 
-class Away(Event):
+class Away(Event, frozen=True, kw_only=True):
     """We were not running for so long (stopped, suspended): what we saw before proves nothing about now."""
 
     away_s: float
 
 
-class NodeUp(Event):
+class NodeUp(Event, frozen=True, kw_only=True):
     """A node supervisor said hello. `running`: the attempt whose ranks live there; `ended`: the last one proven gone."""
 
     node: str
@@ -126,32 +130,32 @@ class NodeUp(Event):
     gpus: int = 0
 
 
-class NodeSilent(Event):
+class NodeSilent(Event, frozen=True, kw_only=True):
     """Nothing was heard from a node supervisor for longer than node_grace."""
 
     node: str
     quiet_s: float
 
 
-class NodeHeld(Event):
+class NodeHeld(Event, frozen=True, kw_only=True):
     """A new supervisor found its predecessor alive but stopped: nothing is wrong with the ranks; wait."""
 
     node: str
     pid: int
 
 
-class StartFailed(Event):
+class StartFailed(Event, frozen=True, kw_only=True):
     """A node supervisor could not be started."""
 
     node: str
     why: str
 
 
-class StepEnded(Event):
+class StepEnded(Event, frozen=True, kw_only=True):
     """The srun of the node supervisors ended. Its exit code means nothing."""
 
 
-class CheckpointPicked(Event):
+class CheckpointPicked(Event, frozen=True, kw_only=True):
     """Where the next attempt resumes: None = from the beginning."""
 
     epoch: Epoch
@@ -160,14 +164,14 @@ class CheckpointPicked(Event):
     why: str = ""
 
 
-class PickFailed(Event):
+class PickFailed(Event, frozen=True, kw_only=True):
     """The checkpoint could not be chosen: the disk did not answer, or nothing there can be trusted."""
 
     epoch: Epoch
     why: str
 
 
-class Prepared(Event):
+class Prepared(Event, frozen=True, kw_only=True):
     """A node is ready to launch; the one with node rank 0 brings the address and a free port."""
 
     node: str
@@ -176,7 +180,7 @@ class Prepared(Event):
     port: int = 0
 
 
-class Launched(Event):
+class Launched(Event, frozen=True, kw_only=True):
     """torchrun was started on a node."""
 
     node: str
@@ -185,7 +189,7 @@ class Launched(Event):
     ranks: tuple[int, ...] = ()
 
 
-class LaunchFailed(Event):
+class LaunchFailed(Event, frozen=True, kw_only=True):
     """A node could not prepare or launch."""
 
     node: str
@@ -193,10 +197,11 @@ class LaunchFailed(Event):
     fault: Fault
 
 
-class Progressed(Event):
+class Progressed(Event, frozen=True, kw_only=True):
     """The node's ranks moved: the first beat of a phase worth telling, then about once a minute from node rank 0.
 
-    `step` is None where the script's steps are unknown; `beats` is what ranks are compared by."""
+    `step` is None where the script's steps are unknown; `beats` is what ranks are compared by.
+    """
 
     node: str
     epoch: Epoch
@@ -205,7 +210,7 @@ class Progressed(Event):
     beats: int = 0
 
 
-class Saved(Event):
+class Saved(Event, frozen=True, kw_only=True):
     """The training saved: the step the ranks reported."""
 
     node: str
@@ -213,7 +218,7 @@ class Saved(Event):
     step: int
 
 
-class Learned(Event):
+class Learned(Event, frozen=True, kw_only=True):
     """A limit that was measured, in force from now on."""
 
     node: str
@@ -221,7 +226,7 @@ class Learned(Event):
     median_s: float
 
 
-class Stalled(Event):
+class Stalled(Event, frozen=True, kw_only=True):
     """Ranks of a node that stand still. All that stand still are listed, not only the first."""
 
     node: str
@@ -229,14 +234,14 @@ class Stalled(Event):
     faults: tuple[Fault, ...]
 
 
-class Moving(Event):
+class Moving(Event, frozen=True, kw_only=True):
     """A node whose ranks stood still moves again."""
 
     node: str
     epoch: Epoch
 
 
-class RankEnded(Event):
+class RankEnded(Event, frozen=True, kw_only=True):
     """A rank ended, well or badly."""
 
     node: str
@@ -244,7 +249,7 @@ class RankEnded(Event):
     fault: Fault
 
 
-class Collected(Event):
+class Collected(Event, frozen=True, kw_only=True):
     """A node's evidence lies in the incident's folder, or why it does not."""
 
     node: str
@@ -255,7 +260,7 @@ class Collected(Event):
     missing: str = ""
 
 
-class AttemptOver(Event):
+class AttemptOver(Event, frozen=True, kw_only=True):
     """Nothing of the attempt is left on the node, or `left` says what cannot be killed."""
 
     node: str
@@ -267,19 +272,25 @@ class AttemptOver(Event):
     took_s: float = 0.0
 
 
-class Warned(Event):
+class Warned(Event, frozen=True, kw_only=True):
     """Slurm's warning signal arrived at a node supervisor."""
 
     node: str
 
 
-class Signalled(Event):
+class Terminated(Event, frozen=True, kw_only=True):
+    """A node supervisor was told to end (TERM), not by us; it ends its ranks."""
+
+    node: str
+
+
+class Signalled(Event, frozen=True, kw_only=True):
     """The leader was told to end (TERM)."""
 
     signal: str
 
 
-class SlurmSaid(Event):
+class SlurmSaid(Event, frozen=True, kw_only=True):
     """Slurm's answer about our job."""
 
     state: str
@@ -291,7 +302,7 @@ class SlurmSaid(Event):
     reason: str = ""
 
 
-class SlurmFailed(Event):
+class SlurmFailed(Event, frozen=True, kw_only=True):
     """A question or request to Slurm failed: says nothing about the job."""
 
     op: str
@@ -299,30 +310,30 @@ class SlurmFailed(Event):
     why: str
 
 
-class RequeueAsked(Event):
+class RequeueAsked(Event, frozen=True, kw_only=True):
     """Slurm took the request; believed only when the state shows it."""
 
 
-class AvoidSet(Event):
+class AvoidSet(Event, frozen=True, kw_only=True):
     """The exclusion list holds our nodes."""
 
     nodes: tuple[str, ...]
 
 
-class Decided(Event):
+class Decided(Event, frozen=True, kw_only=True):
     """decision.json is on local disk (fsynced), and in the run directory if `mirrored`."""
 
     mirrored: bool
 
 
-class Asked(Event):
+class Asked(Event, frozen=True, kw_only=True):
     """A person asked for something."""
 
     request: str
     who: str
 
 
-class Noted(Event):
+class Noted(Event, kw_only=True):
     """Something for people to know; it changes nothing."""
 
     node: str = ""
@@ -331,7 +342,7 @@ class Noted(Event):
 
 LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
     LeaderStarted, Tick, Away, NodeUp, NodeSilent, NodeHeld, StartFailed, StepEnded, CheckpointPicked, PickFailed, Prepared,
-    Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected, AttemptOver, Warned, Signalled,
+    Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected, AttemptOver, Warned, Terminated, Signalled,
     SlurmSaid, SlurmFailed, RequeueAsked, AvoidSet, Decided, Asked, Noted,
 ]  # fmt: skip
 
@@ -363,23 +374,23 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=T
     """Something to do. Every order answers with an event, also when it fails. Orders are idempotent by their epoch."""
 
 
-class StartStep(Order):
+class StartStep(Order, frozen=True, kw_only=True):
     """Start the node supervisors (srun) unless they run already."""
 
 
-class StartNode(Order):
+class StartNode(Order, frozen=True, kw_only=True):
     """Start the supervisor of one node again (srun --overlap)."""
 
     node: str
 
 
-class PickCheckpoint(Order):
+class PickCheckpoint(Order, frozen=True, kw_only=True):
     """Choose what the next attempt resumes from."""
 
     epoch: Epoch
 
 
-class Prepare(Order):
+class Prepare(Order, frozen=True, kw_only=True):
     """node_setup where it has not run in this grant; look at the checkpoint; node rank 0 picks a port."""
 
     node: str
@@ -388,7 +399,7 @@ class Prepare(Order):
     path: str | None = None
 
 
-class Launch(Order):
+class Launch(Order, frozen=True, kw_only=True):
     """Start torchrun."""
 
     node: str
@@ -398,10 +409,14 @@ class Launch(Order):
     address: str
     port: int
     path: str | None = None
-    learned_s: float = 0.0
+    base_step: int | None = 0
+    """Step of the checkpoint it resumes from; 0 from the beginning; None: unknown."""
+    median_s: float = 0.0
+    restart_s: float = 0.0
+    """What was learned about this run: a step's median, the cost of a restart (0: nothing yet)."""
 
 
-class Collect(Order):
+class Collect(Order, frozen=True, kw_only=True):
     """Take evidence; at most so long."""
 
     node: str
@@ -410,7 +425,7 @@ class Collect(Order):
     limit_s: float
 
 
-class Stop(Order):
+class Stop(Order, frozen=True, kw_only=True):
     """End the attempt: TERM, after `grace_s` KILL, then proof."""
 
     node: str
@@ -418,33 +433,35 @@ class Stop(Order):
     grace_s: float
 
 
-class Leave(Order):
+class Leave(Order, frozen=True, kw_only=True):
     """The node supervisor may go."""
 
     node: str
 
 
-class AskSlurm(Order):
+class AskSlurm(Order, frozen=True, kw_only=True):
     """What does Slurm say about our job?"""
 
 
-class Decide(Order):
-    """Write decision.json."""
+class Decide(Order, frozen=True, kw_only=True):
+    """Write decision.json: what bash does if we are gone. `done`: nothing is left to do but to exit with `code`."""
 
     verdict: Verdict
+    code: int = 0
+    done: bool = False
 
 
-class Requeue(Order):
+class Requeue(Order, frozen=True, kw_only=True):
     """Ask Slurm to requeue the job (only once the log and the decision are safe)."""
 
 
-class Avoid(Order):
+class Avoid(Order, frozen=True, kw_only=True):
     """Put nodes on the job's exclusion list."""
 
     nodes: tuple[str, ...]
 
 
-class Incident(Order):
+class Incident(Order, frozen=True, kw_only=True):
     """Write or complete incident.json."""
 
     number: int
@@ -454,14 +471,14 @@ class Incident(Order):
     verdict: Verdict | None = None
 
 
-class Notify(Order):
+class Notify(Order, frozen=True, kw_only=True):
     """Tell a person: what kind of news, one sentence."""
 
     kind: str
     text: str
 
 
-class Quit(Order):
+class Quit(Order, frozen=True, kw_only=True):
     """The leader ends."""
 
     code: int

@@ -95,7 +95,8 @@ class Slurm(Protocol):
     def submit(self, script: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False) -> str:
         """Submit a batch script file; the job id. `args` go to sbatch before the script. `env`: the whole environment
         of sbatch (default: ours, with SBATCH_*, SLURM_*, SRUN_* scrubbed either way; SLURM_CONF stays). `test_only`: ask
-        whether it would be accepted; returns Slurm's sentence."""
+        whether it would be accepted; returns Slurm's sentence.
+        """
 
     def show(self, job_id: str) -> Job:
         """The job as it is now; state GONE when Slurm answers that it does not know it."""

@@ -41,9 +41,9 @@ class Running:
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, text: str = "") -> None:
         self.argv = tuple(argv)
-        self._out = tempfile.TemporaryFile()
-        self._err = tempfile.TemporaryFile()
-        self._in = tempfile.TemporaryFile()
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115 - they live as long as the command
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115
+        self._in = tempfile.TemporaryFile()  # noqa: SIM115
         self._in.write(text.encode())
         self._in.seek(0)
         self._process = subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell

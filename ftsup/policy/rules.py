@@ -35,7 +35,7 @@ class HangMode(Enum):
     OBSERVE = "observe"
 
 
-class Hang(Section):
+class Hang(Section, frozen=True, kw_only=True):
     """How long a rank may show no activity, by phase. Longer is a hang."""
 
     mode: Annotated[HangMode, Meta(description="act: kill what hangs and restart; observe: tell, and do nothing")] = HangMode.ACT
@@ -44,27 +44,34 @@ class Hang(Section):
     init_s: Annotated[Positive, Meta(description="process groups, model, data-set index: may be built by rank 0 alone")] = 1800.0
     first_step_s: Annotated[Positive, Meta(description="the first step compiles and connects NCCL: minutes, then seconds")] = 1800.0
     step_s: Annotated[
-        Positive,
+        Positive | None,
         Meta(
-            description="the floor for a step: restarting 4,000 GPUs because a disk paused for a minute costs more than it saves; "
-            "the limit in force is the largest of this, step_factor x median step and the measured cost of a restart"
+            description="between two beats of training; left out: the largest of step_floor, step_factor x median step, cost of a restart"
         ),
+    ] = None
+    step_floor_s: Annotated[
+        Positive, Meta(description="restarting 4,000 GPUs because a disk paused for a minute costs more than it saves")
     ] = 120.0
     step_factor: Annotated[float, Meta(ge=1, description="times the median step")] = 20.0
-    evaluation_s: Annotated[Positive, Meta(description="evaluation beats through its data loader; this is one quiet stretch of it")] = 1800.0
+    evaluation_s: Annotated[Positive, Meta(description="evaluation beats through its data loader; this is one quiet stretch of it")] = (
+        1800.0
+    )
     checkpoint_s: Annotated[Positive, Meta(description="inside torch.save or DCP's save: a full file system can take long")] = 1800.0
     shutdown_s: Annotated[Positive, Meta(description="from the script's last line to the end of its process")] = 300.0
     stopped_s: Annotated[Positive, Meta(description="a process in state T (stopped) cannot come back by itself")] = 10.0
-    storage_s: Annotated[Positive, Meta(description="all ranks waiting for storage at once is not a hang: told, and waited for so long")] = 3600.0
+    storage_s: Annotated[
+        Positive, Meta(description="all ranks waiting for storage at once is not a hang: told, and waited for so long")
+    ] = 3600.0
 
-    def fixed_s(self, phase: Phase) -> float:
-        """The limit that is written down for a phase."""
+    def limit_s(self, phase: Phase, *, median_s: float = 0.0, restart_s: float = 0.0) -> float:
+        """The limit in force for a phase, given the measured median step and cost of a restart (0: not measured)."""
+        learned_s = max(self.step_floor_s, self.step_factor * median_s, restart_s)
         return {
             Phase.START: self.start_s,
             Phase.IMPORT: self.import_s,
             Phase.INIT: self.init_s,
             Phase.FIRST_STEP: self.first_step_s,
-            Phase.STEP: self.step_s,
+            Phase.STEP: learned_s if self.step_s is None else self.step_s,
             Phase.EVALUATION: self.evaluation_s,
             Phase.CHECKPOINT: self.checkpoint_s,
             Phase.SHUTDOWN: self.shutdown_s,
@@ -72,19 +79,25 @@ class Hang(Section):
         }[phase]
 
 
-class Budgets(Section):
+class Budgets(Section, frozen=True, kw_only=True):
     """How often what may happen. Attempts *without progress* are counted; progress refills all but the hard cap."""
 
     errors: Annotated[Count, Meta(description="attempts ended by the training's own errors, without progress")] = 3
     hangs: Annotated[Count, Meta(description="attempts ended by hangs, without progress")] = 3
     crashes: Annotated[Count, Meta(description="attempts ended by signals (SIGSEGV, SIGKILL, out of memory), without progress")] = 4
     starts: Annotated[Count, Meta(description="launches that never came to training (set-up, rendezvous, a dead supervisor)")] = 4
+    ports: Annotated[Count, Meta(description="launches in a row that found their port taken: at once again, on another port")] = 5
+    refusals: Annotated[Count, Meta(description="how often Slurm may refuse a requeue before the run stops")] = 3
     requeues: Annotated[Count, Meta(description="requeues without progress: each may wait hours in the queue")] = 5
     hard_cap: Annotated[int, Meta(ge=1, description="attempts of a run in all, whatever their progress; never refills")] = 200
-    back_off_s: Annotated[Duration, Meta(description="wait before the second restart without progress; doubles; the first waits for nothing")] = 10.0
+    back_off_s: Annotated[
+        Duration, Meta(description="wait before the second restart without progress; doubles; the first waits for nothing")
+    ] = 10.0
     back_off_max_s: Annotated[Duration, Meta(description="the longest such wait")] = 600.0
     jitter: Annotated[float, Meta(ge=0, le=1, description="share of the wait that is random: one disk event hits 30 jobs at once")] = 0.25
-    same_node: Annotated[int, Meta(ge=2, description="faults at different steps on one node, in a row, before it is avoided")] = 2
+    same_node: Annotated[
+        int, Meta(ge=2, description="faults in a row on one node, at different steps, before it is avoided; of several nodes")
+    ] = 3
     avoid_max: Annotated[Count, Meta(description="nodes that a run keeps out at most")] = 8
 
 
@@ -108,3 +121,5 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     end_margin_s: float = 15.0
     can_requeue: bool = True
     workers_per_node: int = 1
+    watched: bool = True
+    """Ranks have beats (launch: torchrun); else progress is unknown."""

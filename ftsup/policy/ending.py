@@ -1,0 +1,266 @@
+"""How a grant ends: closing with a verdict, the requeue until it shows, the time limit, and being told to end.
+
+Part of the leader's machine, pure as the rest. The law: a requeue is asked for at most once at a time and believed only when
+Slurm's state shows it; told to end by somebody else, nothing is requeued; a cancelled, stopped or finished run never begins again.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup.events import LeaderOrder, Verdict, VerdictKind
+from ftsup.policy.rules import Rules
+from ftsup.policy.state import Stage, State
+
+Change = tuple[State, tuple[LeaderOrder, ...]]
+
+AT_END = frozenset({Stage.CLOSE, Stage.REQUEUE, Stage.TERMED, Stage.OVER})
+BEFORE_END = frozenset(Stage) - AT_END - {Stage.NEW}
+CODES = {VerdictKind.FINISHED: 0, VerdictKind.REQUEUE: 0, VerdictKind.STOP: 1, VerdictKind.CANCELLED: 1, VerdictKind.RESTART: 1}
+ASK_AGAIN_S = 2.0
+"""Between two looks at a state that is about to change."""
+REQUEUE_SHOWS_S = 10.0
+"""A request that Slurm took and that does not show by then is made again (`incomplete` may return 0 and do nothing)."""
+TERMED_S = 600.0
+"""Told to end, the job still runs, nobody says why: a preemption's grace can be that long."""
+
+
+def finished() -> Verdict:
+    """Every rank of every node ended well."""
+    return Verdict(kind=VerdictKind.FINISHED, reason="training finished", rule="finished")
+
+
+# Closing ------------------------------------------------------------------------------------------------------------------
+
+
+def close(state: State, verdict: Verdict, t: float) -> Change:
+    """This grant ends so; the decision goes to disk before anything is done about it."""
+    state = replace(
+        state, stage=Stage.CLOSE, verdict=verdict, waiting=(), deadline_t=t + 30.0, seen=False, tries=0, refused=0, avoid_set=False
+    )
+    return state, (_decide(state),)
+
+
+def _decide(state: State) -> ev.Decide:
+    verdict = state.verdict
+    assert verdict is not None
+    done = verdict.kind is not VerdictKind.REQUEUE or verdict.rule == "elsewhere"
+    return ev.Decide(verdict=verdict, code=CODES[verdict.kind], done=done)
+
+
+def decided(state: State, event: ev.Decided, _rules: Rules) -> Change:
+    """The decision is safe: carry it out."""
+    if state.stage is not Stage.CLOSE:
+        return state, ()
+    return _carry_out(state, event.t)
+
+
+def _carry_out(state: State, t: float) -> Change:
+    verdict = state.verdict
+    assert verdict is not None
+    news = ev.Notify(kind=verdict.kind.value, text=verdict.reason)
+    if verdict.kind is VerdictKind.REQUEUE and verdict.rule != "elsewhere":
+        return replace(state, stage=Stage.REQUEUE, tries=1, deadline_t=t + REQUEUE_SHOWS_S), (news, ev.Requeue())
+    if verdict.kind is VerdictKind.REQUEUE:  # somebody else did it: the run is not over
+        return replace(state, stage=Stage.REQUEUE, seen=True, signalled=True, deadline_t=None), (news, *_leave(state), ev.Quit(code=0))
+    code = CODES[verdict.kind]
+    return replace(state, stage=Stage.OVER, deadline_t=None), (news, *_leave(state), ev.Quit(code=code))
+
+
+def _leave(state: State) -> tuple[LeaderOrder, ...]:
+    return tuple(ev.Leave(node=node) for node in state.nodes)
+
+
+def again(state: State) -> Change:
+    """A leader begins for a run that is over (a stray requeue, a leader that died after deciding): the same end, at once."""
+    return state, (_decide(state), *_leave(state), ev.Quit(code=CODES[state.verdict.kind] if state.verdict else 1))
+
+
+def take_over(state: State, event: ev.LeaderStarted, _rules: Rules) -> Change | None:
+    """A new leader in the same grant, in one of our stages: give its orders again. None: not one of ours."""
+    if state.stage is Stage.CLOSE:
+        return replace(state, deadline_t=event.t + 30.0), (_decide(state),)
+    if state.stage is Stage.REQUEUE:  # it may have been done: look first
+        return replace(state, deadline_t=event.t + REQUEUE_SHOWS_S), (_decide(state), ev.AskSlurm())
+    if state.stage is Stage.TERMED:
+        return replace(state, deadline_t=event.t + ASK_AGAIN_S), (ev.AskSlurm(),)
+    if state.stage is Stage.BACK_OFF:
+        return replace(state, deadline_t=event.t), ()
+    return None
+
+
+def tick(state: State, event: ev.Tick, rules: Rules) -> Change:
+    """A deadline of one of our stages."""
+    if state.stage is Stage.CLOSE:  # the disk does not answer: what is decided is decided
+        return _carry_out(state, event.t)
+    if state.stage is Stage.REQUEUE:
+        return _requeue_tick(state, event.t)
+    if state.stage is Stage.TERMED:
+        return _termed_tick(state, event.t, rules)
+    return state, ()
+
+
+# Requeue ------------------------------------------------------------------------------------------------------------------
+
+
+def _requeue_tick(state: State, t: float) -> Change:
+    if state.seen:
+        order = ev.Avoid(nodes=_avoid(state)) if _avoid(state) and not state.avoid_set else ev.AskSlurm()
+        return replace(state, deadline_t=t + ASK_AGAIN_S), (order,)
+    return replace(state, deadline_t=t + REQUEUE_SHOWS_S, tries=state.tries + 1), (ev.Requeue(),)
+
+
+def _avoid(state: State) -> tuple[str, ...]:
+    """Everything this run keeps out, not only the newest: the list is replaced by an update."""
+    return state.history.avoided if state.verdict and state.verdict.avoid else ()
+
+
+def requeue_asked(state: State, _event: ev.RequeueAsked, _rules: Rules) -> Change:
+    """Slurm took the request: now see whether it shows."""
+    return state, (ev.AskSlurm(),) if state.stage is Stage.REQUEUE else ()
+
+
+def _requeue_said(state: State, event: ev.SlurmSaid) -> Change:
+    if event.state == "CANCELLED":
+        return close(state, Verdict(kind=VerdictKind.CANCELLED, reason="cancelled while it was being requeued", rule="cancelled"), event.t)
+    shows = event.completing or event.state == "PENDING" or event.restarts > state.restarts
+    if not shows:
+        return state, ()
+    state = replace(state, seen=True)
+    if _avoid(state) and not state.avoid_set:
+        return replace(state, deadline_t=event.t + ASK_AGAIN_S), (ev.Avoid(nodes=_avoid(state)),)
+    return _left(state)
+
+
+def _left(state: State) -> Change:
+    """The requeue shows and nothing is left to do: stay until we are told to end, then go at once."""
+    if not state.signalled:
+        return replace(state, deadline_t=None), ()
+    return replace(state, deadline_t=None), (*_leave(state), ev.Quit(code=0))
+
+
+def avoid_set(state: State, _event: ev.AvoidSet, _rules: Rules) -> Change:
+    """The exclusion list is as we want it."""
+    state = replace(state, avoid_set=True)
+    return _left(state) if state.stage is Stage.REQUEUE and state.seen else (state, ())
+
+
+def slurm_failed(state: State, event: ev.SlurmFailed, rules: Rules) -> Change:
+    """A call failed. Silence says nothing about the job; only a repeated no ends the run."""
+    if state.stage is not Stage.REQUEUE:
+        return state, ()
+    if event.op == "requeue" and event.kind == "Refused":
+        if state.refused + 1 >= rules.policy.refusals:
+            reason = f"Slurm refused the requeue {state.refused + 1} times: {event.why}"
+            return close(state, Verdict(kind=VerdictKind.STOP, reason=reason, rule="refused"), event.t)
+        return replace(state, refused=state.refused + 1, deadline_t=event.t + 5.0 * 2**state.refused), ()
+    if event.op == "requeue":
+        return replace(state, deadline_t=event.t + min(5.0 * 2 ** min(state.tries, 4), 60.0)), ()
+    if event.op == "avoid":
+        return replace(state, deadline_t=event.t + 1.0), ()
+    return state, ()
+
+
+# The time limit -----------------------------------------------------------------------------------------------------------
+
+
+def warned(state: State, event: ev.Warned, rules: Rules) -> Change:
+    """Slurm's warning: the end is `warning_s` away, or up to a minute more; ask when exactly."""
+    if state.warned or state.stage not in BEFORE_END:
+        return state, ()
+    state = replace(state, warned=True)
+    if rules.can_requeue and state.end_t is None:
+        state = replace(state, end_t=event.t + max(rules.warning_s - _tail_s(state, rules), 0.0))
+    return state, (ev.AskSlurm(),)
+
+
+def _tail_s(state: State, rules: Rules) -> float:
+    """What must be left before the limit when the requeue is asked for."""
+    return (rules.kill_wait_s if state.kill_wait_s is None else state.kill_wait_s) + rules.end_margin_s
+
+
+def due(state: State, t: float, rules: Rules) -> Change:
+    """The end is near by what we knew: ask once more (an admin may have moved it), then requeue."""
+    if not state.end_checked:
+        return replace(state, end_checked=True, end_t=t + min(rules.end_margin_s / 3, 5.0)), (ev.AskSlurm(),)
+    reason = "the time limit is near: requeue, and go on from the newest checkpoint"
+    if not state.moved and state.history.requeues >= rules.policy.requeues:
+        verdict = Verdict(
+            kind=VerdictKind.STOP, reason=f"{state.history.requeues} requeues without progress (policy.requeues)", rule="time limit"
+        )
+        return close(state, verdict, t)
+    state = replace(state, history=replace(state.history, requeues=state.history.requeues + 1))
+    return close(state, Verdict(kind=VerdictKind.REQUEUE, reason=reason, rule="time limit"), t)
+
+
+def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
+    if event.kill_wait_s is not None:
+        state = replace(state, kill_wait_s=event.kill_wait_s)
+    if not rules.can_requeue:
+        return state
+    if event.left_s is None:
+        return replace(state, end_t=None if not state.warned else state.end_t)
+    end_t = event.t + max(event.left_s - _tail_s(state, rules), 0.0)
+    if state.end_checked and end_t <= event.t + 1.0:
+        return replace(state, end_t=event.t)
+    return replace(state, end_t=end_t, end_checked=False)
+
+
+# Told to end --------------------------------------------------------------------------------------------------------------
+
+
+def signalled(state: State, event: ev.Signalled, rules: Rules) -> Change:
+    """TERM at the leader: our own requeue, or somebody else's wish."""
+    state = replace(state, signalled=True)
+    if state.stage is Stage.REQUEUE:
+        return _left(state) if state.seen and (state.avoid_set or not _avoid(state)) else (state, (ev.AskSlurm(),))
+    return _termed(state, event.t, rules)
+
+
+def terminated(state: State, event: ev.Terminated, rules: Rules) -> Change:
+    """TERM at a node: mostly the whole job's, and the leader's comes in a moment."""
+    return _termed(state, event.t, rules)
+
+
+def _termed(state: State, t: float, _rules: Rules) -> Change:
+    if state.stage in AT_END:
+        return state, ()
+    return replace(state, stage=Stage.TERMED, waiting=(), deadline_t=t + ASK_AGAIN_S, end_t=t + TERMED_S), (ev.AskSlurm(),)
+
+
+def _termed_tick(state: State, t: float, _rules: Rules) -> Change:
+    if state.end_t is not None and t >= state.end_t:
+        # Nobody says why. No decision: the run is not over, and nothing of ours requeues it.
+        return replace(state, deadline_t=None), (*_leave(state), ev.Quit(code=1))
+    return replace(state, deadline_t=t + ASK_AGAIN_S), (ev.AskSlurm(),)
+
+
+def _termed_said(state: State, event: ev.SlurmSaid) -> Change:
+    if event.state == "CANCELLED":
+        verdict = Verdict(kind=VerdictKind.CANCELLED, reason="cancelled (scancel)", rule="cancelled")
+    elif event.state in {"TIMEOUT", "DEADLINE"}:
+        verdict = Verdict(kind=VerdictKind.STOP, reason="the time limit ended the job before a requeue", rule="time limit")
+    elif event.state == "PENDING" or event.restarts > state.restarts:
+        verdict = Verdict(kind=VerdictKind.REQUEUE, reason="requeued by somebody else: go on from the newest checkpoint", rule="elsewhere")
+    else:
+        return state, ()
+    return close(state, verdict, event.t)
+
+
+def asked(state: State, event: ev.Asked, _rules: Rules) -> Change:
+    """A person asked for something."""
+    if event.request != "cancel" or state.stage is Stage.OVER:
+        return state, ()
+    return close(state, Verdict(kind=VerdictKind.CANCELLED, reason=f"cancelled by {event.who}", rule="cancelled"), event.t)
+
+
+def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
+    """An answer about our job."""
+    if state.stage is Stage.REQUEUE:
+        return _requeue_said(state, event)
+    if state.stage is Stage.TERMED:
+        return _termed_said(state, event)
+    if state.stage in BEFORE_END:
+        return _end_said(state, event, rules), ()
+    return state, ()

@@ -1,0 +1,494 @@
+"""The leader's machine: every rule of an attempt's life is here; how a grant ends is in `ending`, what a fault leads to in `judge`.
+
+    step(state, event, rules) -> state, orders, next deadline
+
+Pure: no clock, process, file, socket or Slurm. The table HANDLERS says which rule takes which event; an event of an older
+attempt changes nothing. The stages of an attempt:
+
+    GATHER -> PICK -> PREPARE -> LAUNCH -> RUN -> COLLECT -> STOP -> judge -> (BACK_OFF ->) PICK | CLOSE
+                                            |                                                        |
+                                            +-- every node over with code 0 --------> finished ------+
+
+A leader that takes over within a grant replays the log and gives the orders of the stage again: orders are idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup.errors import RuleBroken
+from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
+from ftsup.policy import ending
+from ftsup.policy.judge import HANGS, Case, describe, judge, remember
+from ftsup.policy.rules import HangMode, Rules
+from ftsup.policy.state import Out, Stage, State
+
+Change = tuple[State, tuple[LeaderOrder, ...]]
+
+ATTEMPT = frozenset({Stage.PREPARE, Stage.LAUNCH, Stage.RUN})
+"""Stages in which a bad sign opens an incident."""
+MISSING = 10
+"""Times in a row that a node is told silent, each followed by a new supervisor, before it is given up."""
+
+
+def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
+    """Take one event in."""
+    handler = HANDLERS.get(type(event))
+    if handler is None:
+        message = f"no rule for {type(event).__name__} in stage {state.stage.value}"
+        raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
+    if state.stage is Stage.NEW and not isinstance(event, ev.LeaderStarted):
+        message = f"{type(event).__name__} before LeaderStarted"
+        raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
+    after, orders = handler(state, event, rules)
+    return Out(state=after, orders=orders, deadline_t=_next(after))
+
+
+def _next(state: State) -> float | None:
+    ends = state.end_t if state.stage in ending.BEFORE_END else None
+    times = [t for t in (state.deadline_t, ends) if t is not None]
+    return min(times) if times and state.stage is not Stage.OVER else None
+
+
+def _same(state: State, _event: LeaderEvent, _rules: Rules) -> Change:
+    return state, ()
+
+
+# Stages -------------------------------------------------------------------------------------------------------------------
+
+
+def enter(state: State, stage: Stage, t: float, rules: Rules, *, waiting: tuple[str, ...] | None = None) -> Change:
+    """Begin a stage, or (a new leader) give its orders again."""
+    state = replace(state, stage=stage, waiting=state.waiting if waiting is None else waiting)
+    orders = _orders(state, rules)
+    limit_s = {
+        Stage.GATHER: rules.hello_s,
+        Stage.PICK: rules.pick_s,
+        Stage.PREPARE: rules.setup_s,
+        Stage.LAUNCH: rules.hello_s,
+        Stage.COLLECT: rules.evidence_s + 2,
+        Stage.STOP: rules.grace_s + rules.hello_s,
+    }.get(stage)
+    return replace(state, deadline_t=None if limit_s is None else t + limit_s), orders
+
+
+def _orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:
+    epoch, rank = state.epoch, state.nodes.index
+    if state.stage in {Stage.GATHER, Stage.RUN}:
+        return (ev.StartStep(),)
+    if state.stage is Stage.PICK:
+        return (ev.PickCheckpoint(epoch=epoch),)
+    if state.stage is Stage.PREPARE:
+        return tuple(ev.Prepare(node=n, epoch=epoch, node_rank=rank(n), path=state.path) for n in state.waiting)
+    if state.stage is Stage.LAUNCH:
+        return tuple(
+            ev.Launch(
+                node=n,
+                epoch=epoch,
+                node_rank=rank(n),
+                nodes=len(state.nodes),
+                address=state.address,
+                port=state.port,
+                path=state.path,
+                base_step=state.base_step,
+                median_s=state.median_s,
+                restart_s=state.restart_s,
+            )
+            for n in state.waiting
+        )
+    if state.stage is Stage.COLLECT:
+        return tuple(ev.Collect(node=n, epoch=epoch, incident=state.incident, limit_s=rules.evidence_s) for n in state.waiting)
+    if state.stage is Stage.STOP:
+        return tuple(ev.Stop(node=n, epoch=epoch, grace_s=rules.grace_s) for n in state.waiting)
+    return ()
+
+
+def _attempt(state: State, t: float, rules: Rules) -> Change:
+    """The next attempt, once every node has a supervisor."""
+    missing = tuple(node for node in state.nodes if node not in state.instances)
+    state = replace(state, over=(), faults=())
+    if missing:
+        state, orders = enter(state, Stage.GATHER, t, rules, waiting=missing)
+        return state, (*orders, *(ev.StartNode(node=node) for node in missing))
+    state = replace(
+        state,
+        epoch=ev.Epoch(state.epoch.grant, state.epoch.attempt + 1),
+        returned=0,
+        moved=False,
+        unknown=False,
+        held=False,
+        launched_t=None,
+        history=replace(state.history, attempts=state.history.attempts + 1),
+    )
+    return enter(state, Stage.PICK, t, rules, waiting=())
+
+
+def _answered(state: State, node: str, t: float, rules: Rules, then: Stage) -> Change:
+    """A node answered what the stage waited for; the last one leads to the next stage."""
+    state = replace(state, waiting=tuple(n for n in state.waiting if n != node))
+    if state.waiting:
+        return state, ()
+    if then is Stage.PICK:
+        return _attempt(state, t, rules)
+    waiting = tuple(n for n in state.nodes if n not in state.over) if then in {Stage.LAUNCH, Stage.STOP} else ()
+    if then is Stage.STOP and not waiting:
+        return _judge(replace(state, stage=Stage.STOP), t, rules)
+    if then is Stage.LAUNCH:
+        state = replace(state, launched_t=t)
+    return enter(state, then, t, rules, waiting=waiting)
+
+
+# A leader begins, time passes ---------------------------------------------------------------------------------------------
+
+
+def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Change:
+    if state.stage is Stage.OVER and state.verdict is not None:
+        return ending.again(state)
+    if (event.job, event.restarts) == (state.job, state.restarts):
+        return ending.take_over(state, event, rules) or enter(state, state.stage, event.t, rules)
+    state = State(
+        epoch=ev.Epoch(state.epoch.grant + 1, 0),
+        job=event.job,
+        restarts=event.restarts,
+        nodes=event.nodes,
+        incident=state.incident,
+        best_step=state.best_step,
+        median_s=state.median_s,
+        restart_s=state.restart_s,
+        history=state.history,
+        path=state.path,
+    )
+    state, orders = enter(state, Stage.GATHER, event.t, rules, waiting=event.nodes)
+    return state, (*orders, ev.AskSlurm())
+
+
+def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
+    if state.end_t is not None and event.t >= state.end_t and state.stage in ending.BEFORE_END:
+        return ending.due(state, event.t, rules)
+    if state.deadline_t is None or event.t < state.deadline_t:
+        return state, ()
+    state = replace(state, deadline_t=None)
+    if state.stage is Stage.BACK_OFF:
+        return _attempt(state, event.t, rules)
+    if state.stage is Stage.COLLECT:
+        return _answered(replace(state, waiting=()), "", event.t, rules, Stage.STOP)
+    if state.stage is Stage.RUN:
+        return _open(replace(state, held=False), event.t, rules)
+    if state.stage is Stage.PICK:
+        return _failed_start(state, event.t, rules, "choosing the checkpoint took too long")
+    if state.stage in {Stage.GATHER, Stage.PREPARE, Stage.LAUNCH, Stage.STOP}:
+        how = How.UNKILLABLE if state.stage is Stage.STOP else How.HELLO
+        error = "no answer to the order to stop" if how is How.UNKILLABLE else ""
+        lost = tuple(Fault(how=how, node=node, error=error) for node in state.waiting)
+        instances = {node: one for node, one in state.instances.items() if node not in state.waiting}
+        state = replace(state, faults=state.faults + lost, over=state.over + state.waiting, instances=instances)
+        return _judge(state, event.t, rules) if state.stage is Stage.STOP else _open(state, event.t, rules)
+    return ending.tick(state, event, rules)
+
+
+def _away(state: State, event: ev.Away, _rules: Rules) -> Change:
+    """Answers that came while we were away are still in the queue: what we wait for gets its time again."""
+    return replace(state, deadline_t=None if state.deadline_t is None else state.deadline_t + event.away_s), ()
+
+
+# Nodes --------------------------------------------------------------------------------------------------------------------
+
+
+def _node_up(state: State, event: ev.NodeUp, rules: Rules) -> Change:
+    node = event.node
+    if node not in state.nodes:
+        return state, ()
+    known = state.instances.get(node)
+    silent = {n: count for n, count in state.silent.items() if n != node}
+    state = replace(state, instances={**state.instances, node: event.instance}, silent=silent)
+    if state.stage is Stage.GATHER:
+        return _answered(state, node, event.t, rules, Stage.PICK)
+    if event.running == state.epoch:
+        if state.stage is Stage.LAUNCH:
+            return _answered(state, node, event.t, rules, Stage.RUN)
+        return state, tuple(order for order in _orders(state, rules) if getattr(order, "node", "") == node)
+    if known is not None and known != event.instance and node not in state.over:
+        return _supervisor_died(state, node, event.t, rules)
+    return state, tuple(order for order in _orders(state, rules) if getattr(order, "node", "") == node)
+
+
+def _supervisor_died(state: State, node: str, t: float, rules: Rules) -> Change:
+    """Its ranks died with it, and the new one has swept: that is proof."""
+    if state.stage in {Stage.PREPARE, Stage.PICK, Stage.BACK_OFF}:
+        return state, tuple(order for order in _orders(state, rules) if getattr(order, "node", "") == node)
+    if state.stage not in {Stage.LAUNCH, Stage.RUN, Stage.COLLECT, Stage.STOP}:
+        return state, ()
+    state = replace(state, over=(*state.over, node), faults=(*state.faults, Fault(how=How.NODE, node=node)))
+    if state.stage in ATTEMPT:
+        return _open(state, t, rules)
+    return _answered(state, node, t, rules, Stage.STOP) if state.stage is Stage.COLLECT else _stopped(state, node, t, rules)
+
+
+def _node_silent(state: State, event: ev.NodeSilent, rules: Rules) -> Change:
+    if event.node not in state.nodes or state.stage in ending.AT_END:
+        return state, ()
+    count = state.silent.get(event.node, 0) + 1
+    state = replace(state, silent={**state.silent, event.node: count})
+    if count <= MISSING or event.node in state.over or state.stage not in {Stage.LAUNCH, Stage.RUN, Stage.COLLECT, Stage.STOP}:
+        return state, (ev.StartNode(node=event.node),)
+    lost = Fault(how=How.HELLO, node=event.node)
+    state = replace(state, over=(*state.over, event.node), faults=(*state.faults, lost))
+    if state.stage in ATTEMPT:
+        return _open(state, event.t, rules)
+    return (
+        _answered(state, event.node, event.t, rules, Stage.STOP)
+        if state.stage is Stage.COLLECT
+        else _stopped(state, event.node, event.t, rules)
+    )
+
+
+def _node_held(state: State, event: ev.NodeHeld, _rules: Rules) -> Change:
+    """It is only stopped: whoever did that may end it again. Its ranks are watched by nobody, and are not to blame."""
+    return replace(state, silent={**state.silent, event.node: 1}), ()
+
+
+# An attempt begins --------------------------------------------------------------------------------------------------------
+
+
+def _picked(state: State, event: ev.CheckpointPicked, rules: Rules) -> Change:
+    if event.epoch != state.epoch or state.stage is not Stage.PICK:
+        return state, ()
+    newer = event.path is not None and state.path is not None and event.path != state.path
+    if newer and event.step is None:
+        state = _refill(state)  # a script whose steps are unknown still shows its progress by what it saves
+    base = event.step if event.path else 0
+    state = replace(state, path=event.path, base_step=base)
+    return enter(state, Stage.PREPARE, event.t, rules, waiting=state.nodes)
+
+
+def _pick_failed(state: State, event: ev.PickFailed, rules: Rules) -> Change:
+    if event.epoch != state.epoch or state.stage is not Stage.PICK:
+        return state, ()
+    return _failed_start(state, event.t, rules, event.why)
+
+
+def _failed_start(state: State, t: float, rules: Rules, why: str) -> Change:
+    """Nothing was launched yet: straight to the judge."""
+    lost = Fault(how=How.SETUP, node=state.nodes[0], error=why)
+    return _open(replace(state, faults=(*state.faults, lost)), t, rules)
+
+
+def _prepared(state: State, event: ev.Prepared, rules: Rules) -> Change:
+    if event.epoch != state.epoch or state.stage is not Stage.PREPARE:
+        return state, ()
+    if event.port:
+        state = replace(state, address=event.address, port=event.port)
+    return _answered(state, event.node, event.t, rules, Stage.LAUNCH)
+
+
+def _launched(state: State, event: ev.Launched, rules: Rules) -> Change:
+    if event.epoch != state.epoch or state.stage is not Stage.LAUNCH:
+        return state, ()
+    return _answered(state, event.node, event.t, rules, Stage.RUN)
+
+
+def _launch_failed(state: State, event: ev.LaunchFailed, rules: Rules) -> Change:
+    if event.epoch != state.epoch or event.node in state.over:
+        return state, ()
+    state = replace(state, faults=(*state.faults, event.fault), over=(*state.over, event.node))
+    if state.stage in ATTEMPT:
+        return _open(state, event.t, rules)
+    return _gone(state, event.node, event.t, rules)
+
+
+# It trains ----------------------------------------------------------------------------------------------------------------
+
+
+def _refill(state: State) -> State:
+    return replace(state, moved=True, history=replace(state.history, past=(), requeues=0))
+
+
+def _reached(state: State, step_now: int | None) -> State:
+    """Take in how far the attempt came; past the best step of the others is progress."""
+    if step_now is None or step_now <= state.best_step:
+        return state
+    return _refill(replace(state, best_step=step_now))
+
+
+def _progressed(state: State, event: ev.Progressed, _rules: Rules) -> Change:
+    if event.epoch != state.epoch:
+        return state, ()
+    if state.launched_t is not None and event.beats > 0:
+        state = replace(state, restart_s=event.t - state.launched_t, launched_t=None, unknown=event.step is None)
+    return _reached(state, event.step), ()
+
+
+def _learned(state: State, event: ev.Learned, _rules: Rules) -> Change:
+    return replace(state, median_s=event.median_s), ()
+
+
+# Something breaks ---------------------------------------------------------------------------------------------------------
+
+
+def _stalled(state: State, event: ev.Stalled, rules: Rules) -> Change:
+    if event.epoch != state.epoch or event.node in state.over:
+        return state, ()
+    if rules.hang.mode is HangMode.OBSERVE:
+        text = "; ".join(describe(fault) for fault in event.faults)
+        return state, (ev.Notify(kind="hang", text=f"{text}. hang.mode is observe: nothing is done"),) if state.stage in ATTEMPT else ()
+    state = _merge(state, event.faults)
+    if state.stage not in ATTEMPT:
+        return state, ()
+    if all(fault.how is How.STORAGE for fault in state.faults):
+        if state.held:
+            return state, ()
+        wait_s = max(rules.hang.storage_s - event.faults[0].quiet_s, 0.0)
+        text = f"{describe(event.faults[0])}; waiting up to {rules.hang.storage_s:g} s (hang.storage)"
+        return replace(state, held=True, deadline_t=event.t + wait_s), (ev.Notify(kind="storage", text=text),)
+    return _open(state, event.t, rules)
+
+
+def _moving(state: State, event: ev.Moving, _rules: Rules) -> Change:
+    if event.epoch != state.epoch or not state.held:
+        return state, ()
+    faults = tuple(fault for fault in state.faults if fault.node != event.node)
+    return replace(state, faults=faults, held=bool(faults), deadline_t=state.deadline_t if faults else None), ()
+
+
+def _rank_ended(state: State, event: ev.RankEnded, rules: Rules) -> Change:
+    if event.epoch != state.epoch or event.node in state.over:
+        return state, ()
+    if event.fault.how is How.RETURNED:
+        return replace(state, returned=state.returned + 1), ()
+    if state.stage in ATTEMPT:
+        return _open(_merge(state, (event.fault,)), event.t, rules)
+    return (_merge(state, (event.fault,)) if state.stage is Stage.COLLECT else state), ()
+
+
+def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
+    if event.epoch != state.epoch or state.stage is not Stage.COLLECT:
+        return state, ()
+    return _answered(_merge(state, event.faults), event.node, event.t, rules, Stage.STOP)
+
+
+def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
+    if event.epoch != state.epoch or event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
+        return state, ()
+    bad = tuple(fault for fault in event.ended if fault.how is not How.RETURNED)
+    stuck = tuple(Fault(how=How.UNKILLABLE, node=event.node, error=left) for left in event.left)
+    state = replace(state, over=(*state.over, event.node))
+    if state.stage in ATTEMPT and event.code == 0 and not stuck:
+        if len(state.over) < len(state.nodes):
+            return state, ()
+        return ending.close(state, ending.finished(), event.t)
+    if state.stage is Stage.STOP:
+        known = {(fault.node, fault.rank) for fault in state.faults}
+        bad = tuple(fault for fault in bad if (fault.node, fault.rank) in known)  # the others are what our stop did to them
+    elif not bad and not state.faults and not stuck:
+        bad = (Fault(how=How.TORCHRUN, node=event.node, code=event.code),)
+    state = replace(_merge(state, bad), faults=_merge(state, bad).faults + stuck)
+    return _open(state, event.t, rules) if state.stage in ATTEMPT else _gone(state, event.node, event.t, rules)
+
+
+def _gone(state: State, node: str, t: float, rules: Rules) -> Change:
+    if state.stage is Stage.COLLECT:
+        return _answered(state, node, t, rules, Stage.STOP)
+    return _stopped(state, node, t, rules) if state.stage is Stage.STOP else (state, ())
+
+
+def _stopped(state: State, node: str, t: float, rules: Rules) -> Change:
+    state = replace(state, waiting=tuple(n for n in state.waiting if n != node))
+    return (state, ()) if state.waiting else _judge(state, t, rules)
+
+
+def _merge(state: State, faults: tuple[Fault, ...]) -> State:
+    """Add what is new; what is known of a rank gets what the newer report adds (a line of code, a signal's name)."""
+    merged = {(fault.node, fault.rank): fault for fault in state.faults if fault.rank is not None}
+    rankless = [fault for fault in state.faults if fault.rank is None]
+    for fault in faults:
+        if fault.rank is None:
+            rankless.append(fault)
+            continue
+        old = merged.get((fault.node, fault.rank))
+        merged[fault.node, fault.rank] = fault if old is None else _both(old, fault)
+    return replace(state, faults=(*merged.values(), *rankless))
+
+
+def _both(old: Fault, new: Fault) -> Fault:
+    """One rank, two reports: an end outranks a standstill; a stack says what a standstill is; empty fields are filled."""
+    how = old.how
+    if old.how in HANGS and (new.how not in HANGS or new.how is How.WAITING):
+        how = new.how
+    filled: dict[str, Any] = {
+        name: getattr(old, name) or getattr(new, name)
+        for name in ("phase", "signal", "error", "where", "fingerprint", "order_ns", "quiet_s", "limit_s")
+    }
+    code = old.code if old.code is not None else new.code
+    return replace(old, how=how, step=old.step if old.step is not None else new.step, code=code, **filled)
+
+
+def _open(state: State, t: float, rules: Rules) -> Change:
+    """An incident begins: evidence from every node that still has something of the attempt."""
+    state = replace(state, incident=state.incident + 1, held=False)
+    begun: LeaderOrder = ev.Incident(number=state.incident, epoch=state.epoch, faults=state.faults)
+    waiting = tuple(node for node in state.nodes if node not in state.over)
+    if not waiting or state.stage in {Stage.GATHER, Stage.PICK}:
+        state, orders = _judge(state, t, rules)
+        return state, (begun, *orders)
+    state, orders = enter(state, Stage.COLLECT, t, rules, waiting=waiting)
+    return state, (begun, *orders)
+
+
+def _judge(state: State, t: float, rules: Rules) -> Change:
+    """Everything is gone: what follows?"""
+    if not state.faults:
+        message = "nothing to judge"
+        raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
+    for fault in state.faults:
+        state = _reached(state, fault.step)
+    case = Case(epoch=state.epoch, faults=state.faults, nodes=state.nodes, history=state.history, known=rules.watched and not state.unknown)
+    verdict = judge(case, rules)
+    state = replace(state, history=remember(case, verdict))
+    closed = ev.Incident(number=state.incident, epoch=state.epoch, root=case.root, faults=state.faults, verdict=verdict)
+    if verdict.kind is not ev.VerdictKind.RESTART:
+        state, orders = ending.close(state, verdict, t)
+        return state, (closed, *orders)
+    news = ev.Notify(kind="incident", text=verdict.reason)
+    if verdict.delay_s > 0:
+        return replace(state, stage=Stage.BACK_OFF, waiting=(), deadline_t=t + verdict.delay_s), (closed, news)
+    state, orders = _attempt(state, t, rules)
+    return state, (closed, news, *orders)
+
+
+HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
+    ev.LeaderStarted: _leader_started,
+    ev.Tick: _tick,
+    ev.Away: _away,
+    ev.NodeUp: _node_up,
+    ev.NodeSilent: _node_silent,
+    ev.NodeHeld: _node_held,
+    ev.StartFailed: _same,
+    ev.StepEnded: _same,
+    ev.CheckpointPicked: _picked,
+    ev.PickFailed: _pick_failed,
+    ev.Prepared: _prepared,
+    ev.Launched: _launched,
+    ev.LaunchFailed: _launch_failed,
+    ev.Progressed: _progressed,
+    ev.Saved: _same,
+    ev.Learned: _learned,
+    ev.Stalled: _stalled,
+    ev.Moving: _moving,
+    ev.RankEnded: _rank_ended,
+    ev.Collected: _collected,
+    ev.AttemptOver: _attempt_over,
+    ev.Warned: ending.warned,
+    ev.Terminated: ending.terminated,
+    ev.Signalled: ending.signalled,
+    ev.SlurmSaid: ending.slurm_said,
+    ev.SlurmFailed: ending.slurm_failed,
+    ev.RequeueAsked: ending.requeue_asked,
+    ev.AvoidSet: ending.avoid_set,
+    ev.Decided: ending.decided,
+    ev.Asked: ending.asked,
+    ev.Noted: _same,
+}

@@ -1,0 +1,477 @@
+"""The node supervisor's machine: one attempt's life on one node, what is told to the leader, and what to do without a leader.
+
+    step(state, happening, rules) -> state, acts
+
+Pure, as the leader's. What happens here stays in memory (`Happening`); what matters to the run is told to the leader as an
+event of `ftsup.events`, and only the leader decides. Orders are idempotent by their epoch; one of an older epoch does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup.events import Epoch, Fault, How
+from ftsup.policy import watch as watching
+from ftsup.policy.rules import Rules
+from ftsup.policy.watch import Process, Sight, Watch
+from ftsup.worker.beatfile import Phase
+
+SWEEP_GRACE_S = 2.0
+"""What torchrun left behind gets this long: torchrun had its own turn to end it."""
+STAGGER_S = 20.0
+STAGGERS = 6
+"""Nodes that requeue a job without a leader do it one after another, so that one does it: `scontrol requeue incomplete`."""
+
+
+class Stage(Enum):
+    """Where the attempt stands on this node."""
+
+    IDLE = "idle"
+    SETUP = "setup"
+    READY = "ready"
+    RUNNING = "running"
+    ENDING = "ending"
+
+
+# What happens, and what is done -------------------------------------------------------------------------------------------
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened on the node; `t` on the node's clock."""
+
+    t: float
+
+
+class Ordered(Happening, frozen=True, kw_only=True):
+    """The leader ordered something."""
+
+    order: ev.NodeOrder
+
+
+class Looked(Happening, frozen=True, kw_only=True):
+    """One look at all ranks of the attempt."""
+
+    sights: dict[int, Sight]
+
+
+class WasAway(Happening, frozen=True, kw_only=True):
+    """This supervisor was not running for a while."""
+
+
+class SetupEnded(Happening, frozen=True, kw_only=True):
+    """node_setup is through; `why` says why not."""
+
+    why: str = ""
+
+
+class PortFound(Happening, frozen=True, kw_only=True):
+    """Where the ranks will meet."""
+
+    address: str
+    port: int
+
+
+class Started(Happening, frozen=True, kw_only=True):
+    """torchrun runs."""
+
+    pid: int
+    ranks: tuple[int, ...]
+
+
+class NotStarted(Happening, frozen=True, kw_only=True):
+    """torchrun could not be started."""
+
+    fault: Fault
+
+
+class RanksEnded(Happening, frozen=True, kw_only=True):
+    """Ranks that were seen to end since the last look."""
+
+    faults: tuple[Fault, ...]
+
+
+class ChildEnded(Happening, frozen=True, kw_only=True):
+    """torchrun ended."""
+
+    code: int
+    ended: tuple[Fault, ...] = ()
+    """All that is known of its ranks' ends."""
+
+
+class Gone(Happening, frozen=True, kw_only=True):
+    """The attempt was ended, with proof; `left` cannot be killed."""
+
+    left: tuple[str, ...] = ()
+    took_s: float = 0.0
+
+
+class Gathered(Happening, frozen=True, kw_only=True):
+    """Evidence was taken."""
+
+    incident: int
+    faults: tuple[Fault, ...] = ()
+    missing: str = ""
+
+
+class Signal(Happening, frozen=True, kw_only=True):
+    """A signal came: the warning, or TERM."""
+
+    warning: bool
+
+
+class LeaderQuiet(Happening, frozen=True, kw_only=True):
+    """Nothing was heard from a leader for lead_grace."""
+
+
+class BatchHost(Happening, frozen=True, kw_only=True):
+    """What Slurm says of the batch host: alive, gone, or None for no answer."""
+
+    alive: bool | None
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to do on the node."""
+
+
+class Tell(Act, frozen=True, kw_only=True):
+    """Tell the leader."""
+
+    event: ev.LeaderEvent
+
+
+class RunSetup(Act, frozen=True, kw_only=True):
+    """Run node_setup."""
+
+
+class FindPort(Act, frozen=True, kw_only=True):
+    """Find an address of this node and a free port."""
+
+
+class StartChild(Act, frozen=True, kw_only=True):
+    """Start torchrun."""
+
+    order: ev.Launch
+
+
+class Gather(Act, frozen=True, kw_only=True):
+    """Take evidence of the attempt."""
+
+    epoch: Epoch
+    incident: int
+    limit_s: float
+
+
+class EndChild(Act, frozen=True, kw_only=True):
+    """End the attempt with all that belongs to it."""
+
+    grace_s: float
+
+
+class AskBatchHost(Act, frozen=True, kw_only=True):
+    """Ask Slurm whether the batch host lives."""
+
+
+class RequeueAlone(Act, frozen=True, kw_only=True):
+    """Ask Slurm to requeue the job, after a wait."""
+
+    delay_s: float
+
+
+class Exit(Act, frozen=True, kw_only=True):
+    """The node supervisor ends."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The node's memory."""
+
+    node: str
+    index: int = 0
+    """Place in the job's list of nodes."""
+    stage: Stage = Stage.IDLE
+    epoch: Epoch = Epoch(0, 0)
+    node_rank: int = 0
+    setup_done: bool = False
+    watch: Watch = Watch()
+    ranks: tuple[int, ...] = ()
+    code: int | None = None
+    ended: tuple[Fault, ...] = ()
+    over: ev.AttemptOver | None = None
+    """The end of the newest attempt, told again when asked again."""
+    told_t: float | None = None
+    """When progress was last told."""
+    alone_t: float | None = None
+    """Since when torchrun lives without any rank."""
+    alone_told: bool = False
+    leaving: bool = False
+    lost: bool = False
+    """The batch host is gone, and the requeue is under way."""
+
+
+Change = tuple[State, tuple[Act, ...]]
+
+
+def step(state: State, happening: Happening, rules: Rules) -> Change:
+    """Take one happening in."""
+    return HANDLERS[type(happening)](state, happening, rules)
+
+
+# Orders -------------------------------------------------------------------------------------------------------------------
+
+
+def _ordered(state: State, happening: Ordered, rules: Rules) -> Change:
+    order = happening.order
+    if isinstance(order, ev.Leave):
+        return _leave(state, rules.grace_s)
+    if order.epoch < state.epoch:
+        return state, ()
+    return ORDERS[type(order)](state, order, rules)
+
+
+def _prepare(state: State, order: ev.Prepare, _rules: Rules) -> Change:
+    if state.stage in {Stage.RUNNING, Stage.ENDING, Stage.SETUP}:
+        return state, ()
+    state = replace(state, epoch=order.epoch, node_rank=order.node_rank, over=None)
+    if not state.setup_done:
+        return replace(state, stage=Stage.SETUP), (RunSetup(),)
+    return _ready(state)
+
+
+def _ready(state: State) -> Change:
+    state = replace(state, stage=Stage.READY)
+    if state.node_rank == 0:
+        return state, (FindPort(),)
+    return state, (Tell(event=ev.Prepared(node=state.node, epoch=state.epoch)),)
+
+
+def _setup_ended(state: State, happening: SetupEnded, _rules: Rules) -> Change:
+    if state.stage is not Stage.SETUP:
+        return state, ()
+    if not happening.why:
+        return _ready(replace(state, setup_done=True))
+    return _failed(state, Fault(how=How.SETUP, node=state.node, error=happening.why))
+
+
+def _failed(state: State, fault: Fault) -> Change:
+    state = replace(state, stage=Stage.IDLE)
+    return state, (Tell(event=ev.LaunchFailed(node=state.node, epoch=state.epoch, fault=fault)),)
+
+
+def _port_found(state: State, happening: PortFound, _rules: Rules) -> Change:
+    if state.stage is not Stage.READY:
+        return state, ()
+    event = ev.Prepared(node=state.node, epoch=state.epoch, address=happening.address, port=happening.port)
+    return state, (Tell(event=event),)
+
+
+def _launch(state: State, order: ev.Launch, _rules: Rules) -> Change:
+    if order.epoch == state.epoch and state.stage is Stage.READY:
+        watch = Watch(median_s=order.median_s, restart_s=order.restart_s, base_step=order.base_step)
+        state = replace(state, stage=Stage.RUNNING, watch=watch, code=None, ended=(), told_t=None, alone_t=None, alone_told=False)
+        return state, (StartChild(order=order),)
+    if order.epoch == state.epoch and state.stage is Stage.RUNNING:
+        return state, (Tell(event=_launched(state, 0)),)
+    if order.epoch == state.epoch and state.over is not None:
+        return state, (Tell(event=state.over),)
+    if state.stage is Stage.IDLE:
+        error = "its supervisor was started again between set-up and launch"
+        return _failed(replace(state, epoch=order.epoch), Fault(how=How.SETUP, node=state.node, error=error))
+    return state, ()
+
+
+def _launched(state: State, pid: int) -> ev.Launched:
+    return ev.Launched(node=state.node, epoch=state.epoch, pid=pid, ranks=state.ranks)
+
+
+def _started(state: State, happening: Started, _rules: Rules) -> Change:
+    state = replace(state, ranks=happening.ranks)
+    return state, (Tell(event=_launched(state, happening.pid)),)
+
+
+def _not_started(state: State, happening: NotStarted, _rules: Rules) -> Change:
+    return _failed(state, happening.fault)
+
+
+def _collect(state: State, order: ev.Collect, _rules: Rules) -> Change:
+    if order.epoch == state.epoch and state.stage in {Stage.RUNNING, Stage.ENDING}:
+        return state, (Gather(epoch=order.epoch, incident=order.incident, limit_s=order.limit_s),)
+    missing = "nothing of the attempt runs here"
+    return state, (Tell(event=ev.Collected(node=state.node, epoch=order.epoch, incident=order.incident, missing=missing)),)
+
+
+def _gathered(state: State, happening: Gathered, _rules: Rules) -> Change:
+    event = ev.Collected(
+        node=state.node, epoch=state.epoch, incident=happening.incident, faults=happening.faults, missing=happening.missing
+    )
+    return state, (Tell(event=event),)
+
+
+def _stop(state: State, order: ev.Stop, _rules: Rules) -> Change:
+    if state.stage is Stage.RUNNING and order.epoch == state.epoch:
+        return replace(state, stage=Stage.ENDING), (EndChild(grace_s=order.grace_s),)
+    if state.stage is Stage.ENDING:
+        return state, ()
+    if order.epoch == state.epoch and state.over is not None:
+        return state, (Tell(event=state.over),)
+    state = replace(state, epoch=order.epoch, stage=Stage.IDLE)
+    return state, (Tell(event=ev.AttemptOver(node=state.node, epoch=order.epoch, code=None)),)
+
+
+def _leave(state: State, grace_s: float) -> Change:
+    state = replace(state, leaving=True)
+    if state.stage is Stage.RUNNING:
+        return replace(state, stage=Stage.ENDING), (EndChild(grace_s=grace_s),)
+    return state, () if state.stage is Stage.ENDING else (Exit(),)
+
+
+# Ends ---------------------------------------------------------------------------------------------------------------------
+
+
+def _ranks_ended(state: State, happening: RanksEnded, _rules: Rules) -> Change:
+    if state.stage is not Stage.RUNNING:
+        return state, ()
+    known = {fault.rank for fault in state.ended}
+    new = tuple(_at_step(state, fault) for fault in happening.faults if fault.rank not in known)
+    state = replace(state, ended=state.ended + new)
+    return state, tuple(Tell(event=ev.RankEnded(node=state.node, epoch=state.epoch, fault=fault)) for fault in new)
+
+
+def _at_step(state: State, fault: Fault) -> Fault:
+    """A rank that ended without a word ended at the step of its last beat."""
+    mark = state.watch.marks.get(-1 if fault.rank is None else fault.rank)
+    if fault.step is not None or mark is None:
+        return fault
+    return replace(fault, step=watching.step_of(mark.beat, state.watch.base_step), phase=fault.phase or mark.beat.phase.name.lower())
+
+
+def _child_ended(state: State, happening: ChildEnded, _rules: Rules) -> Change:
+    if state.stage not in {Stage.RUNNING, Stage.ENDING}:
+        return state, ()
+    newer = {fault.rank: _at_step(state, fault) for fault in happening.ended}
+    ended = tuple(newer.pop(fault.rank, fault) for fault in state.ended) + tuple(newer.values())
+    was = state.stage
+    state = replace(state, stage=Stage.ENDING, code=happening.code, ended=ended)
+    return state, (EndChild(grace_s=SWEEP_GRACE_S),) if was is Stage.RUNNING else ()
+
+
+def _gone(state: State, happening: Gone, _rules: Rules) -> Change:
+    if state.stage is not Stage.ENDING:
+        return state, ()
+    over = ev.AttemptOver(
+        node=state.node, epoch=state.epoch, code=state.code, ended=state.ended, left=happening.left, took_s=happening.took_s
+    )
+    state = replace(state, stage=Stage.IDLE, over=over, watch=Watch())
+    return state, (Tell(event=over), *((Exit(),) if state.leaving else ()))
+
+
+# Watching -----------------------------------------------------------------------------------------------------------------
+
+
+def _looked(state: State, happening: Looked, rules: Rules) -> Change:
+    if state.stage is not Stage.RUNNING:
+        return state, ()
+    node, epoch = state.node, state.epoch
+    watch, seen = watching.look(state.watch, happening.t, happening.sights, rules, node=node)
+    state = replace(state, watch=watch)
+    tell: list[ev.LeaderEvent] = []
+    if seen.learned:
+        tell.append(ev.Learned(node=node, epoch=epoch, median_s=watch.median_s))
+    if seen.saved is not None:
+        tell.append(ev.Saved(node=node, epoch=epoch, step=seen.saved))
+    state, progress = _progress(state, happening.t, seen.phase, rules)
+    tell += progress
+    if seen.stalled:
+        tell.append(ev.Stalled(node=node, epoch=epoch, faults=seen.stalled))
+    if seen.moving:
+        tell.append(ev.Moving(node=node, epoch=epoch))
+    state, alone = _alone(state, happening, rules)
+    return state, tuple(Tell(event=event) for event in (*tell, *alone))
+
+
+def _progress(state: State, t: float, phase: Phase | None, rules: Rules) -> tuple[State, list[ev.LeaderEvent]]:
+    """A new phase is told by every node; the steps once a minute, by one."""
+    due = state.node_rank == 0 and state.told_t is not None and t - state.told_t >= rules.beats_s
+    if phase is None and not due:
+        return state, []
+    now = watching.slowest_phase(state.watch)
+    step_now, beats = watching.steps(state.watch)
+    event = ev.Progressed(node=state.node, epoch=state.epoch, phase=now.name.lower() if now else "", step=step_now, beats=beats)
+    return replace(state, told_t=t), [event]
+
+
+def _alone(state: State, happening: Looked, rules: Rules) -> tuple[State, list[ev.LeaderEvent]]:
+    """Every rank is gone and torchrun goes on living: it hangs."""
+    begun = [sight for sight in happening.sights.values() if sight.beat.pid]
+    if not begun or any(sight.process is not Process.GONE for sight in begun):
+        return replace(state, alone_t=None), []
+    since_t = happening.t if state.alone_t is None else state.alone_t
+    state = replace(state, alone_t=since_t)
+    quiet_s, limit_s = happening.t - since_t, rules.hang.shutdown_s
+    if quiet_s < limit_s or state.alone_told:
+        return state, []
+    done = len(state.ended) == len(begun) and all(fault.how is How.RETURNED for fault in state.ended)
+    fault = Fault(
+        how=How.TORCHRUN,
+        node=state.node,
+        phase="shutdown" if done else "",
+        error="all its ranks are gone, and it does not end",
+        quiet_s=round(quiet_s, 1),
+        limit_s=limit_s,
+    )
+    return replace(state, alone_told=True), [ev.Stalled(node=state.node, epoch=state.epoch, faults=(fault,))]
+
+
+def _was_away(state: State, happening: WasAway, _rules: Rules) -> Change:
+    alone_t = None if state.alone_t is None else happening.t
+    return replace(state, watch=watching.away(state.watch, happening.t), alone_t=alone_t), ()
+
+
+# Signals, and life without a leader ---------------------------------------------------------------------------------------
+
+
+def _signal(state: State, happening: Signal, rules: Rules) -> Change:
+    if happening.warning:
+        return state, (Tell(event=ev.Warned(node=state.node)),)
+    told = Tell(event=ev.Terminated(node=state.node))
+    state, acts = _leave(state, max(min(rules.grace_s, rules.kill_wait_s - 2.0), 0.5))
+    return state, (told, *acts)
+
+
+def _leader_quiet(state: State, _happening: LeaderQuiet, _rules: Rules) -> Change:
+    return state, () if state.lost or state.leaving else (AskBatchHost(),)
+
+
+def _batch_host(state: State, happening: BatchHost, rules: Rules) -> Change:
+    """Silence is no proof: only a batch host that Slurm calls gone ends the waiting."""
+    if happening.alive is not False or state.lost or not rules.can_requeue:
+        return state, ()
+    return replace(state, lost=True), (RequeueAlone(delay_s=STAGGER_S * min(state.index, STAGGERS)),)
+
+
+ORDERS: dict[type, Callable[[State, Any, Rules], Change]] = {
+    ev.Prepare: _prepare,
+    ev.Launch: _launch,
+    ev.Collect: _collect,
+    ev.Stop: _stop,
+}
+HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
+    Ordered: _ordered,
+    Looked: _looked,
+    WasAway: _was_away,
+    SetupEnded: _setup_ended,
+    PortFound: _port_found,
+    Started: _started,
+    NotStarted: _not_started,
+    RanksEnded: _ranks_ended,
+    ChildEnded: _child_ended,
+    Gone: _gone,
+    Gathered: _gathered,
+    Signal: _signal,
+    LeaderQuiet: _leader_quiet,
+    BatchHost: _batch_host,
+}

@@ -1,0 +1,114 @@
+"""What the leader's machine remembers. Only `machine.step` makes new ones; everything in it follows from the event log."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from ftsup.events import Epoch, Fault, LeaderOrder, Verdict
+from ftsup.policy.judge import History
+
+
+class Stage(Enum):
+    """Where an attempt, or the run, stands."""
+
+    NEW = "new"
+    """No leader has begun."""
+    GATHER = "gather"
+    """Waiting for every node supervisor's hello."""
+    PICK = "pick"
+    """Choosing the checkpoint."""
+    PREPARE = "prepare"
+    """node_setup, a look at the checkpoint, a port."""
+    LAUNCH = "launch"
+    """torchrun is being started."""
+    RUN = "run"
+    """It trains."""
+    COLLECT = "collect"
+    """Something broke: evidence first."""
+    STOP = "stop"
+    """Ending what is left of the attempt, with proof."""
+    BACK_OFF = "back off"
+    """Waiting before the next attempt."""
+    CLOSE = "close"
+    """The verdict ends this grant; decision.json is being written."""
+    REQUEUE = "requeue"
+    """Asking Slurm to requeue, until it shows."""
+    TERMED = "termed"
+    """Told to end, not by us: finding out why."""
+    OVER = "over"
+    """Decided and done."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The leader's memory."""
+
+    stage: Stage = Stage.NEW
+    epoch: Epoch = Epoch(0, 0)
+    job: str = ""
+    restarts: int = -1
+    nodes: tuple[str, ...] = ()
+    """By node rank."""
+    instances: dict[str, str] = {}
+    """Node -> the supervisor process that last said hello."""
+    waiting: tuple[str, ...] = ()
+    """Nodes whose answer the stage waits for."""
+    deadline_t: float | None = None
+    """When the stage gives up waiting."""
+
+    path: str | None = None
+    """The checkpoint of this attempt."""
+    base_step: int | None = 0
+    address: str = ""
+    port: int = 0
+
+    over: tuple[str, ...] = ()
+    """Nodes on which nothing of this attempt is left."""
+    faults: tuple[Fault, ...] = ()
+    """Of this attempt."""
+    returned: int = 0
+    """Ranks that ended well in this attempt."""
+    incident: int = 0
+    """Number of the newest incident of the run."""
+    silent: dict[str, int] = {}
+    """Node -> how often in a row it was told to be silent."""
+    held: bool = False
+    """All ranks wait for storage: not a hang yet."""
+
+    best_step: int = -1
+    """The highest step that any attempt is known to have reached."""
+    moved: bool = False
+    """This attempt got past the best step of those before it."""
+    unknown: bool = False
+    """It beats, but its steps are not known: neither is its progress."""
+    launched_t: float | None = None
+    """When the newest launch was ordered, until its first step."""
+    median_s: float = 0.0
+    restart_s: float = 0.0
+    history: History = History()
+
+    verdict: Verdict | None = None
+    """What ends this grant, or ended the run."""
+    end_t: float | None = None
+    """When we must ask for the requeue, so that it comes before the time limit."""
+    end_checked: bool = False
+    """Slurm was asked once more about the end, and `end_t` is due."""
+    kill_wait_s: float | None = None
+    warned: bool = False
+    signalled: bool = False
+    """The leader itself was told to end."""
+    tries: int = 0
+    """Requests for the requeue so far."""
+    refused: int = 0
+    seen: bool = False
+    """Slurm shows that the requeue is on its way."""
+    avoid_set: bool = False
+
+
+class Out(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `step`: what is remembered, what is to be done, and when to come back without an event."""
+
+    state: State
+    orders: tuple[LeaderOrder, ...] = ()
+    deadline_t: float | None = None
