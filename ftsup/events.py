@@ -333,7 +333,7 @@ class Asked(Event, frozen=True, kw_only=True):
     who: str
 
 
-class Noted(Event, kw_only=True):
+class Noted(Event, frozen=True, kw_only=True):
     """Something for people to know; it changes nothing."""
 
     node: str = ""

@@ -35,7 +35,7 @@ def finished() -> Verdict:
 
 
 def close(state: State, verdict: Verdict, t: float) -> Change:
-    """This grant ends so; the decision goes to disk before anything is done about it."""
+    """The grant ends so; the decision goes to disk before anything is done about it."""
     state = replace(
         state, stage=Stage.CLOSE, verdict=verdict, waiting=(), deadline_t=t + 30.0, seen=False, tries=0, refused=0, avoid_set=False
     )

@@ -96,7 +96,7 @@ def describe(fault: Fault) -> str:
         How.EXCEPTION: f"{who} failed{at}: {fault.error}{where}",
         How.PEER: f"{who} lost its peers{at}: {fault.error}",
         How.NODE: f"the supervisor of {who} died",
-        How.TORCHRUN: f"torchrun on {who} ended{f' with {fault.code}' if fault.code is not None else ''}{': ' + fault.error if fault.error else ''}",
+        How.TORCHRUN: f"torchrun on {who}: {fault.error or f'ended with {fault.code}'}",
         How.PORT: f"the rendezvous port on {who} was taken",
         How.SETUP: f"{who} could not start: {fault.error}",
         How.HELLO: f"{who} never said hello",
@@ -151,7 +151,7 @@ def back_off_s(case: Case, rules: Rules) -> float:
     return wait_s * (1 + limits.jitter * share)
 
 
-def _finished(case: Case, rules: Rules) -> Verdict | None:
+def _finished(case: Case, _rules: Rules) -> Verdict | None:
     done = all(f.how is How.RETURNED or (f.how in HANGS | {How.TORCHRUN} and f.phase in {"shutdown", "exited"}) for f in case.faults)
     if not done:
         return None
@@ -185,7 +185,7 @@ def _hello(case: Case, rules: Rules) -> Verdict | None:
     return _elsewhere(case, rules, missing, f"{', '.join(missing)} never said hello")
 
 
-def _same_error(case: Case, rules: Rules) -> Verdict | None:
+def _same_error(case: Case, _rules: Rules) -> Verdict | None:
     now, before = case.root, case.history.past[-1].root if case.history.past else None
     if now.how is not How.EXCEPTION or not now.fingerprint or before is None or before.fingerprint != now.fingerprint:
         return None
@@ -220,7 +220,7 @@ def _same_step(case: Case, rules: Rules) -> Verdict | None:
 
 
 def _bad_node(case: Case, rules: Rules) -> Verdict | None:
-    if case.root.how not in HANGS | {How.SIGNAL} or len(case.nodes) < 2:
+    if case.root.how not in HANGS | {How.SIGNAL} or len(case.nodes) == 1:
         return None
     needed = rules.policy.same_node
     row = (*case.history.row, case.root.node)[-needed:]

@@ -61,7 +61,7 @@ class Looked(Happening, frozen=True, kw_only=True):
 
 
 class WasAway(Happening, frozen=True, kw_only=True):
-    """This supervisor was not running for a while."""
+    """The supervisor was not running for a while."""
 
 
 class SetupEnded(Happening, frozen=True, kw_only=True):

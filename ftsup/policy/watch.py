@@ -101,7 +101,7 @@ def look(watch: Watch, t: float, sights: Mapping[int, Sight], rules: Rules, *, n
     marks = {rank: _mark(watch.marks.get(rank), t, sight) for rank, sight in sights.items()}
     times = _step_times(before, marks)
     watch = replace(watch, marks=marks, looked_t=t, step_s=(watch.step_s + times)[-SAMPLES:])
-    faults = {rank: fault for rank in marks if (fault := _fault(watch, rank, sights[rank], t, rules, node))}
+    faults = {rank: fault for rank in marks if (fault := _fault(watch, rank, sights[rank], rules, node))}
     watch = replace(watch, marks={rank: replace(mark, stalled=rank in faults) for rank, mark in marks.items()})
     middle = median(watch.step_s) if watch.step_s else 0.0
     learned = middle > 0 and abs(middle - watch.median_s) > 0.25 * watch.median_s
@@ -156,8 +156,8 @@ def _step_times(before: Watch, marks: Mapping[int, Mark]) -> tuple[float, ...]:
     return (median(moved),) if moved else ()
 
 
-def _fault(watch: Watch, rank: int, sight: Sight, t: float, rules: Rules, node: str) -> Fault | None:
-    mark = watch.marks[rank]
+def _fault(watch: Watch, rank: int, sight: Sight, rules: Rules, node: str) -> Fault | None:
+    mark, t = watch.marks[rank], watch.looked_t or 0.0
     phase = mark.beat.phase
     limit_s = rules.hang.limit_s(phase, median_s=watch.median_s, restart_s=watch.restart_s)
     if mark.stopped_t is not None and t - mark.stopped_t >= rules.hang.stopped_s:
