@@ -95,7 +95,7 @@ def options(config: Config, *, run: Path) -> list[str]:
         ("requeue" if slurm.requeue is Requeue.REQUEUE else "no-requeue", None, "slurm.requeue"),
         ("open-mode", "append", ""),
         ("propagate", "NONE", ""),
-        ("output", f"{run}/slurm-%j.out".replace("%", "%%").replace("%%j.out", "%j.out"), "runs_dir"),
+        ("output", str(run).replace("%", "%%") + "/slurm-%j.out", "runs_dir"),
     ]
     for flag, value in slurm.flags:
         if instead := OWNED.get(flag):

@@ -1,0 +1,187 @@
+"""Every value arrives in bash, and in sbatch, as it was; nothing in a value becomes code or an option."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ftsup import sbatch
+from ftsup.config import Config, Requeue, SlurmOptions
+from ftsup.errors import ConfigError
+from ftsup.rundir import LocalDir, RunDir
+
+CONTROL = "".join(map(chr, [*range(32), 127]))
+RUN = RunDir(Path("/runs/demo/20260101-000000-abcd"))
+CONFIG = Config(name="demo", command=("train.py",), workdir="/home/me")
+text = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
+nasty = st.one_of(text, st.text("$`'\"\\\n\r\t #%;&|<>(){}!*?~SBATCH-", max_size=40))
+part = nasty.map(lambda value: value.replace("/", "_")).filter(lambda value: value not in {"", ".", ".."})
+no_control = nasty.map(lambda value: "".join(char for char in value if char >= " " and char != "\x7f"))
+
+
+def render(config: Config, *, run: RunDir = RUN, python: str = "/usr/bin/python3", template: str | None = None) -> str:
+    return sbatch.render(config, run=run, python=python, template=template or sbatch.default_template())
+
+
+def option_lines(script: str) -> list[str]:
+    """What sbatch takes for options: #SBATCH lines before the first line that is no comment."""
+    found = []
+    for line in script.split("\n"):
+        if line.startswith("#SBATCH"):
+            found.append(line.removeprefix("#SBATCH").strip())
+        elif line.strip() and not line.startswith("#"):
+            break
+    return found
+
+
+def read_option(line: str) -> str:
+    """One #SBATCH line as a real sbatch (22.05) was seen to read it: quotes, backslashes everywhere, # ends it, blanks split it."""
+    out, quote, at = [], "", 0
+    while at < len(line):
+        char = line[at]
+        if char == "\\":
+            at += 1
+            out.append(line[at])
+        elif quote:
+            quote, out = ("", out) if char == quote else (quote, [*out, char])
+        elif char in "\"'":
+            quote = char
+        elif char == "#" or char.isspace():
+            raise AssertionError(f"{line!r} ends early")
+        else:
+            out.append(char)
+        at += 1
+    assert not quote
+    return "".join(out)
+
+
+def bash_values(script: str, *, tmpdir: str = "") -> dict[str, str]:
+    """Runs the script's assignments in bash; what arrived. `cd` tells where it would go."""
+    head = script[: script.index("\nleader=")]
+    probe = (
+        'cd() { printf "cd=%s\\0" "$1"; }\n'
+        + head
+        + '\nprintf "%s\\0" "python=$python" "run=$run" "local=$FTSUP_LOCAL" "decision=$decision"'
+    )
+    env = {"SLURM_JOB_ID": "77", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"} | ({"TMPDIR": tmpdir} if tmpdir else {})
+    done = subprocess.run(["bash"], input=probe.encode(), capture_output=True, check=True, env=env)
+    assert done.stderr == b""
+    found: dict[str, str] = {}
+    for item in done.stdout.decode().split("\0")[:-1]:
+        key, _, value = item.partition("=")
+        found["workdir" if key == "cd" and "workdir" not in found else key] = value
+    return found
+
+
+@settings(max_examples=60)
+@given(workdir=text | nasty, python=nasty, local_dir=nasty, folder=part)
+@example(workdir="$(touch /tmp/x)", python="a\nb'; exit #", local_dir="%j `id`", folder='"\r\n#SBATCH --nodes=9')
+def test_every_value_arrives_in_bash_as_it_was(workdir, python, local_dir, folder):
+    if set(folder) & set(CONTROL) | set(folder) & {"\\"}:
+        with pytest.raises(ConfigError, match="runs_dir"):
+            render(CONFIG, run=RunDir(Path("/") / folder / "demo" / "1-a"))
+        folder = folder.translate(dict.fromkeys(map(ord, CONTROL + "\\"), "_"))
+    run = RunDir(Path("/") / folder / "demo" / "1-a")
+    script = render(replace(CONFIG, workdir=workdir, local_dir=local_dir), run=run, python=python)
+    arrived = bash_values(script)
+    local = LocalDir(base=Path("/"), run_id=run.id, job="77", node="leader").root
+    assert arrived["workdir"] == workdir
+    assert arrived["python"] == python
+    assert arrived["run"] == arrived["cd"] == str(run.root)
+    assert arrived["local"] == (local_dir or "/tmp") + str(local)  # noqa: S108
+    assert arrived["decision"] == arrived["local"] + "/decision.0.json"
+    assert len(option_lines(script)) == len(sbatch.options(CONFIG, run=run.root))
+
+
+@given(values=st.lists(no_control.filter(bool), min_size=1, max_size=4))
+@example(values=["a b'c\"d\\e #f $HOME %j", "#", "\\", '"', "--nodes=9"])
+def test_every_option_arrives_in_sbatch_as_it_was(values):
+    config = replace(CONFIG, slurm=SlurmOptions(extra={"comment": tuple(values), "exclusive": True, "hold": False}))
+    lines = [read_option(line) for line in option_lines(render(config))]
+    assert [line for line in lines if line.startswith("--comment")] == [f"--comment={value}" for value in values]
+    assert "--exclusive" in lines
+    assert not [line for line in lines if "hold" in line]
+
+
+@pytest.mark.parametrize("value", ["a\n#SBATCH --nodes=9", "a\rb", "\x1b[2J", "a\0"])
+def test_a_line_break_in_an_option_is_refused_with_its_key(value):
+    with pytest.raises(ConfigError, match=r"slurm\.extra\.comment"):
+        render(replace(CONFIG, slurm=SlurmOptions(extra={"comment": value})))
+    with pytest.raises(ConfigError, match=r"slurm\.account"):
+        render(replace(CONFIG, slurm=SlurmOptions(account=value)))
+
+
+def test_an_option_that_has_a_key_of_its_own_is_refused_as_an_extra():
+    for flag, instead in sbatch.OWNED.items():
+        with pytest.raises(ConfigError, match=f"{flag}: .*{instead.split()[0]}"):
+            render(replace(CONFIG, slurm=SlurmOptions(extra={flag: "1"})))
+
+
+def test_a_percent_sign_in_the_run_directory_is_no_replacement_symbol_and_a_backslash_is_refused():
+    lines = sbatch.options(CONFIG, run=Path("/runs/50%j/%%j.out"))
+    assert "--output=/runs/50%%j/%%%%j.out/slurm-%j.out" in lines
+    with pytest.raises(ConfigError, match="backslash"):
+        sbatch.options(CONFIG, run=Path("/runs/a\\b"))
+
+
+def test_the_script_is_the_one_that_was_reviewed():
+    slurm = SlurmOptions(nodes=2, time_s=90061, account="acc", gpus_per_node=4, mem_bytes=1536 * 2**20, exclude=("n1", "n[3-4]"))
+    assert sbatch.options(replace(CONFIG, slurm=slurm), run=RUN.root) == [
+        "--job-name=demo",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--time=1-01:01:01",
+        "--account=acc",
+        "--gpus-per-node=4",
+        "--mem=1536M",
+        "--exclude=n1,n[3-4]",
+        "--signal=SIGUSR1@120",
+        "--requeue",
+        "--open-mode=append",
+        "--propagate=NONE",
+        "--output=/runs/demo/20260101-000000-abcd/slurm-%j.out",
+    ]
+    assert len(render(CONFIG).splitlines()) <= 70
+
+
+@pytest.mark.parametrize("mode", [Requeue.OFF, Requeue.CHAIN])
+def test_a_run_that_must_not_be_requeued_says_so_to_slurm(mode):
+    script = render(replace(CONFIG, slurm=SlurmOptions(requeue=mode)))
+    assert "#SBATCH --no-requeue" in script
+    assert "bash-requeues" not in script
+
+
+def test_secrets_of_env_are_not_in_the_script():
+    assert "hunter2" not in render(replace(CONFIG, env={"TOKEN": "hunter2"}))
+
+
+def test_setup_lines_stand_as_they_are_after_the_first_command_and_with_unix_line_ends():
+    script = render(replace(CONFIG, setup="#SBATCH --nodes=9\r\nexport A=b \\\r\n"))
+    assert "\r" not in script
+    assert "\n#SBATCH --nodes=9\nexport A=b \\\n\n" in script
+    assert "--nodes=9" not in option_lines(script)
+
+
+def test_without_local_dir_the_nodes_own_tmpdir_is_taken():
+    assert bash_values(render(CONFIG), tmpdir="/scratch/a b")["local"].startswith("/scratch/a b/ftsup-")
+
+
+def test_a_users_own_template_gets_the_same_values_and_its_mistakes_are_told():
+    own = "{% for option in options %}\n#SBATCH {{ option }}\n{% endfor %}\nexec {{ python | sh }} -m ftsup lead {{ run | sh }}\n"
+    assert render(CONFIG, template=own).endswith(f"\nexec /usr/bin/python3 -m ftsup lead {RUN.root}\n")
+    with pytest.raises(ConfigError, match="template"):
+        render(CONFIG, template="{{ nothing_like_it }}")
+    with pytest.raises(ConfigError, match=r"line 2"):
+        render(CONFIG, template="\n{% if %}")
+
+
+@pytest.mark.parametrize(
+    "size, said", [(0, "0"), (1, "1K"), (1024, "1K"), (2**20, "1M"), (2**30 * 3, "3G"), (2**50, "1024T"), (1025, "2K")]
+)
+def test_memory_is_said_in_the_largest_unit_that_is_exact(size, said):
+    assert sbatch.memory(size) == said

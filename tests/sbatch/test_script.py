@@ -1,0 +1,205 @@
+"""What bash does when the leader ends, dies, or cannot start: the rendered script itself, with stand-ins for leader and Slurm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ftsup import sbatch
+from ftsup.config import Config, Requeue, SlurmOptions
+from ftsup.rundir import LocalDir, RunDir
+
+LEADER = """#!/bin/bash
+cd "{home}" || exit 9
+echo start "$@" >>calls
+n=$(grep -c '^start' calls)
+decide() {{ printf '{{"verdict":"%s","code":%s,"reason":"\\\\"verdict\\\\":\\\\"requeue\\\\""}}\\n' "$1" "$2" >"$(decision)"; }}
+decision() {{ echo "$FTSUP_LOCAL/decision.$SLURM_RESTART_COUNT.json"; }}
+progress() {{ echo "$1" >"$FTSUP_LOCAL/progress"; }}
+die() {{ kill -KILL $$; }}
+mkdir -p "$FTSUP_LOCAL"
+{acts}
+"""
+DIE = "die # every time"
+
+
+class World:
+    """One job on one host. `leader` is what each start of the leader does, in bash; `scontrol` what Slurm does when asked."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.run = RunDir(home / "runs" / "demo" / "1 a")
+        self.run.root.mkdir(parents=True)
+        self.local = LocalDir(base=home / "local", run_id=self.run.id, job="77", node="leader").root
+        (home / "bin").mkdir()
+        self.program("sleep", 'echo sleep "$1" >>calls')
+        self.program("scontrol", "kill -TERM $PPID")  # Slurm requeues the job
+
+    def program(self, name: str, acts: str) -> None:
+        path = self.home / "bin" / name
+        path.write_text(f'#!/bin/bash\ncd "{self.home}"\n{"" if name == "sleep" else f"""echo {name} "$@" >>calls"""}\n{acts}\n')
+        path.chmod(0o755)
+
+    def job(self, leader: str, *, restarts: int = 0, requeue: Requeue = Requeue.REQUEUE, setup: str = "") -> int:
+        """Run the job's script to its end; its exit code."""
+        python = self.home / "py thon"
+        python.write_text(LEADER.format(home=self.home, acts=leader))
+        python.chmod(0o755)
+        config = Config(
+            name="demo",
+            command=("x",),
+            workdir=str(self.home),
+            local_dir=str(self.home / "local"),
+            setup=setup,
+            slurm=SlurmOptions(requeue=requeue),
+        )
+        script = sbatch.render(config, run=self.run, python=str(python), template=sbatch.default_template())
+        env = {"SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": str(restarts), "PATH": f"{self.home}/bin:{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=30, check=False)
+        self.said = done.stderr
+        return done.returncode
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.home / "calls").read_text().splitlines()
+
+    @property
+    def starts(self) -> int:
+        return sum(call.startswith("start") for call in self.calls)
+
+    @property
+    def requeues(self) -> int:
+        return self.calls.count("scontrol requeue incomplete 77")
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("verdict, code", [("finished", 0), ("stop", 1), ("cancelled", 0), ("stop", 75)])
+def test_the_exit_code_is_what_the_leader_decided_and_not_what_it_exited_with(world, verdict, code):
+    assert world.job(f"decide {verdict} {code}; exit 9") == code
+    assert world.calls == [f"start -m ftsup lead {world.run.root}"]
+
+
+def test_a_leader_that_is_killed_is_started_again_in_place_at_once(world):
+    assert world.job("[ $n -lt 3 ] && die; decide finished 0") == 0
+    assert world.starts == 3
+    assert [call for call in world.calls if call.startswith("sleep")] == ["sleep 5"]
+    assert "1 of 3" in world.said
+
+
+def test_progress_makes_the_deaths_count_from_the_start_again(world):
+    assert world.job("[ $n -lt 8 ] && { progress $((n / 2)); die; }; decide finished 0") == 0
+    assert world.starts == 8
+
+
+def test_after_the_third_death_without_progress_it_requeues_once_and_counts_it(world):
+    world.job(DIE)
+    assert world.starts == 3
+    assert world.requeues == 1
+    assert (world.run.root / "bash-requeues").read_text() == "1\n"
+
+
+def test_five_requeues_without_progress_are_the_end(world):
+    for grant in range(5):
+        world.job(DIE, restarts=grant)
+    assert world.requeues == 5
+    assert world.job(DIE, restarts=5) == 1
+    assert world.requeues == 5
+
+
+def test_progress_in_a_grant_starts_that_count_again(world):
+    (world.run.root / "bash-requeues").write_text("5\n")
+    world.job("[ $n -eq 1 ] && progress 7; die")
+    assert world.requeues == 1
+    assert (world.run.root / "bash-requeues").read_text() == "1\n"
+
+
+def test_what_cannot_be_counted_is_not_requeued(world):
+    (world.run.root / "bash-requeues").mkdir()
+    assert world.job(DIE) == 1
+    assert world.requeues == 0
+
+
+def test_a_decided_requeue_that_the_leader_could_not_ask_for_is_asked_for(world):
+    world.job("decide requeue 75; die")
+    assert (world.starts, world.requeues) == (1, 1)
+    assert not (world.run.root / "bash-requeues").exists()
+
+
+def test_a_refused_requeue_is_asked_for_again_but_not_for_ever(world):
+    world.program("scontrol", "exit 1")
+    assert world.job("decide requeue 75") == 1
+    assert world.requeues == 10
+    assert "did not requeue" in world.said
+
+
+@pytest.mark.parametrize("decided", ["", "decide requeue 75;", "decide cancelled 0;"])
+def test_a_job_that_was_told_to_end_hands_it_on_and_never_comes_back(world, decided):
+    code = world.job(f'/bin/sleep 20 & trap "kill $!; {decided} exit 0" TERM; kill -TERM $PPID; wait; echo late >>calls')
+    assert code == (0 if "cancelled" in decided else 1 if decided else 143)
+    assert (world.starts, world.requeues) == (1, 0)
+    assert "late" not in world.calls
+
+
+def test_term_between_two_starts_starts_nothing_more(world):
+    world.program("sleep", "kill -TERM $PPID")
+    assert world.job(DIE) == 143
+    assert (world.starts, world.requeues) == (2, 0)
+
+
+def test_term_while_it_waits_for_a_requeue_ends_the_asking(world):
+    world.program("scontrol", "exit 1")
+    world.program("sleep", '[ "$1" != 60 ] || kill -TERM $PPID')
+    assert world.job("decide requeue 75") == 1
+    assert world.requeues == 1
+
+
+@pytest.mark.parametrize("acts", [DIE, "decide requeue 75"])
+def test_a_cancelled_run_is_never_requeued(world, acts):
+    (world.run.root / "cancelled").touch()
+    assert world.job(acts) == 1
+    assert world.requeues == 0
+
+
+@pytest.mark.parametrize("mode", [Requeue.OFF, Requeue.CHAIN])
+def test_without_leave_to_requeue_bash_does_not(world, mode):
+    assert world.job(DIE, requeue=mode) == 1
+    assert (world.starts, world.requeues) == (3, 0)
+
+
+def test_the_decision_of_an_earlier_grant_is_not_obeyed(world):
+    assert world.job("decide stop 3") == 3
+    assert world.job("decide finished 0", restarts=1) == 0
+    assert world.starts == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"verdict":"fin', '{"code":0,"verdict":"finished"}', '{"verdict":"rm -rf","code":0}', '{"verdict":"restart","code":0}']
+)
+def test_what_is_no_decision_is_none(world, text):
+    world.local.mkdir(parents=True)
+    (world.local / "decision.0.json").write_text(text)
+    world.job(DIE)
+    assert (world.starts, world.requeues) == (3, 1)
+
+
+def test_setup_cannot_break_the_loop(world):
+    world.job(DIE, setup="set -eu\ncd /\nrun=/nowhere; python=/bin/true; job=1\nexport TMPDIR=/elsewhere")
+    assert (world.starts, world.requeues) == (3, 1)
+
+
+def test_a_setup_that_fails_under_set_e_ends_the_job_before_the_leader(world):
+    assert world.job("decide finished 0", setup="echo setup >>calls; set -e; false") == 1
+    assert world.calls == ["setup"]
+
+
+def test_setup_runs_in_the_workdir_and_its_exports_reach_the_leader(world):
+    assert world.job('echo "$A" >>calls; decide finished 0', setup="echo $PWD >>calls; export A='x y'") == 0
+    assert world.calls[0] == str(world.home)
+    assert world.calls[-1] == "x y"
