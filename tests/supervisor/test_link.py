@@ -1,0 +1,405 @@
+"""Real sockets on loopback, ports chosen by the system; time is passed in, and waiting is polling the sockets, bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import stat
+
+import msgspec
+import pytest
+import zmq
+
+from ftsup.errors import RunError
+from ftsup.events import Epoch, Launch, NodeUp, Noted, Progressed, Stop, Warned
+from ftsup.supervisor import wire
+from ftsup.supervisor.keys import make_keys, read_keys
+from ftsup.supervisor.link import LeaderLink, NodeLink, own_addresses
+from ftsup.supervisor.wire import Counter
+
+STOP = Stop(node="n1", epoch=Epoch(1, 1), grace_s=3.0)
+
+
+class Table:
+    """A leader and nodes around one poll; `now` goes on with every round."""
+
+    def __init__(self, keys):
+        self.keys = keys
+        self.now = 100.0
+        self.leader = None
+        self.nodes = {}
+        self.heard = []
+        self.orders = []
+        self.open = []
+
+    def lead(self, **options):
+        self.leader = LeaderLink(self.keys, **({"instance": "L1"} | options))
+        self.open.append(self.leader)
+        return self.leader
+
+    def node(self, name="n1", *, keys=None, instance="i1", addresses=None, **up):
+        addresses = addresses or [f"tcp://127.0.0.1:{self.leader.port}"]
+        link = NodeLink(keys or self.keys, addresses=addresses, up=NodeUp(node=name, instance=instance, **up), now=self.now)
+        self.nodes[name, instance] = link
+        self.open.append(link)
+        return link
+
+    def close(self, link):
+        self.open.remove(link)
+        link.close(linger_s=0)
+
+    def round(self, *, dt=0.02, wait_ms=20):
+        poller = zmq.Poller()
+        for link in self.open:
+            for one in link.sockets():
+                poller.register(one, zmq.POLLIN)
+        poller.poll(wait_ms)
+        self.now += dt
+        if self.leader in self.open:
+            for heard in self.leader.receive(self.now):
+                self.heard += [(heard.node, event) for event in heard.events]
+        for node in self.nodes.values():
+            if node in self.open:
+                self.orders += node.receive(self.now)
+
+    def until(self, ready, *, rounds=500, **options):
+        for _ in range(rounds):
+            if ready():
+                return
+            self.round(**options)
+        pytest.fail(f"not within {rounds} rounds: heard {self.heard[-5:]}, orders {self.orders[-5:]}")
+
+    def events(self, kind):
+        return [event for _, event in self.heard if isinstance(event, kind)]
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return make_keys(tmp_path / "keys")
+
+
+@pytest.fixture
+def table(keys):
+    table = Table(keys)
+    yield table
+    for link in list(table.open):
+        table.close(link)
+
+
+def test_keys_are_ours_alone_and_never_made_twice(tmp_path, keys):
+    folder = tmp_path / "keys"
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert read_keys(folder) == keys
+    with pytest.raises(FileExistsError):
+        make_keys(folder)
+    file.chmod(0o640)
+    with pytest.raises(RunError, match="mode 0640"):
+        read_keys(folder)
+    file.write_text("{}")
+    with pytest.raises(RunError, match="damaged"):
+        read_keys(folder)
+    with pytest.raises(RunError, match="cannot be read"):
+        read_keys(tmp_path)
+
+
+def test_a_node_says_hello_reports_and_is_ordered(table):
+    leader = table.lead()
+    node = table.node(gpus=8)
+    table.until(lambda: table.events(NodeUp))
+    assert table.heard == [("n1", NodeUp(node="n1", instance="i1", gpus=8))]
+    node.report([Warned(node="n1"), Noted(text="x")], table.now)
+    table.until(lambda: len(table.heard) == 3)
+    assert table.heard[1:] == [("n1", Warned(node="n1")), ("n1", Noted(text="x"))]
+    leader.send("n1", [STOP, Launch(node="n1", epoch=Epoch(1, 2), node_rank=0, nodes=2, address="a", port=1)], table.now)
+    table.until(lambda: len(table.orders) == 2)
+    assert table.orders[0] == STOP
+    assert node.leader == "L1"
+    assert node.address.startswith("tcp://127.0.0.1:")
+
+
+def test_events_are_kept_until_the_leader_says_that_they_are_safe(table):
+    leader = table.lead()
+    node = table.node()
+    node.report([Warned(node="n1")], table.now)
+    table.until(lambda: table.events(Warned))
+    for _ in range(5):
+        table.round(dt=2.0)  # ten seconds: sent again, and not told twice
+    assert node.unsent == 1
+    assert len(table.events(Warned)) == 1
+    leader.ack(table.now)
+    table.until(lambda: node.unsent == 0)
+
+
+def test_a_new_leader_on_the_same_port_meets_the_node_again_and_gets_what_was_not_safe(table):
+    leader = table.lead()
+    port = leader.port
+    node = table.node()
+    node.report([Warned(node="n1")], table.now)
+    table.until(lambda: table.events(Warned))
+    leader.ack(table.now)
+    table.until(lambda: node.unsent == 0)
+    node.report([Noted(text="not acknowledged")], table.now)
+    table.until(lambda: table.events(Noted))
+    table.close(leader)
+    node.report([Noted(text="while nobody led")], table.now)
+    node.up = NodeUp(node="n1", instance="i1", running=Epoch(1, 1))
+    table.heard = []
+    table.lead(instance="L2", port=port)
+    table.until(lambda: len(table.events(Noted)) == 2)
+    assert [event for _, event in table.heard] == [node.up, Noted(text="not acknowledged"), Noted(text="while nobody led")]
+    assert node.leader == "L2"
+
+
+def test_a_new_leader_that_remembers_what_was_seen_is_not_told_twice(table):
+    leader = table.lead()
+    node = table.node()
+    node.report([Warned(node="n1")], table.now)
+    table.until(lambda: table.events(Warned))
+    seen, port = leader.seen, leader.port
+    table.close(leader)
+    table.lead(instance="L2", port=port, seen=seen)
+    table.until(lambda: node.unsent == 0)
+    assert len(table.events(Warned)) == 1
+    assert len(table.events(NodeUp)) == 2
+
+
+def test_a_port_that_is_still_in_use_is_tried_again(table):
+    old = table.lead()
+    new = table.lead(instance="L2", port=old.port)
+    assert not new.bound
+    assert "still in use" in new.notes()[0]
+    table.close(old)
+    table.until(lambda: new.bound)
+    table.node()
+    table.until(lambda: table.events(NodeUp))
+
+
+def test_an_order_that_is_sent_again_comes_once(table):
+    leader = table.lead()
+    node = table.node()
+    table.until(lambda: table.events(NodeUp))
+    leader.send("n1", [STOP], table.now)
+    leader.send("n1", [STOP], table.now + 6)  # sent again before the first was acknowledged, plus one of its own
+    table.until(lambda: len(table.orders) == 2)
+    for _ in range(5):
+        table.round(dt=3.0)
+    assert len(table.orders) == 2
+    assert node.garbage == 0
+
+
+def test_orders_for_a_node_that_is_not_there_yet_wait_for_it(table):
+    table.lead().send("n1", [STOP], table.now)
+    table.node()
+    table.until(lambda: table.orders == [STOP])
+
+
+def test_orders_for_a_dead_supervisor_do_not_reach_its_successor(table):
+    leader = table.lead()
+    first = table.node()
+    table.until(lambda: table.events(NodeUp))
+    table.close(first)
+    leader.send("n1", [STOP], table.now)
+    second = table.node(instance="i2")
+    table.until(lambda: len(table.events(NodeUp)) == 2)
+    second.report([Warned(node="n1")], table.now)
+    table.until(lambda: table.events(Warned))
+    assert table.orders == []
+
+
+def test_the_first_address_that_answers_is_used(table, unused_address):
+    leader = table.lead()
+    node = table.node(addresses=[unused_address, f"tcp://127.0.0.1:{leader.port}"])
+    table.until(lambda: node.leader)
+    assert node.address == f"tcp://127.0.0.1:{leader.port}"
+    assert len(node.sockets()) == 1
+
+
+@pytest.fixture
+def unused_address():
+    with socket.socket() as bound:  # bound and never listening: connections are refused
+        bound.bind(("127.0.0.1", 0))
+        yield f"tcp://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_both_ends_know_that_the_other_lives_with_nothing_to_say(table):
+    leader = table.lead()
+    node = table.node()
+    table.until(lambda: table.events(NodeUp))
+    for _ in range(30):
+        table.round(dt=1.0)
+    assert node.quiet_s(table.now) <= 2.0
+    assert leader.quiet_s("n1", table.now) <= 2.0
+    assert leader.quiet_s("n7", table.now) is None
+
+
+def test_silence_is_measured_and_forgotten_when_we_were_away(table):
+    leader = table.lead()
+    node = table.node()
+    table.until(lambda: table.events(NodeUp))
+    table.close(node)
+    table.now += 300
+    assert leader.quiet_s("n1", table.now) > 299
+    leader.forget_time(table.now)
+    assert leader.quiet_s("n1", table.now) == 0
+    assert node.quiet_s(table.now) > 299
+    node.forget_time(table.now)
+    assert node.quiet_s(table.now) == 0
+
+
+def test_counters_are_asked_for_and_answered(table):
+    leader = table.lead()
+    node = table.node()
+    table.until(lambda: table.events(NodeUp) and node.leader)
+    leader.ask_counters()
+    table.until(lambda: node.asked)
+    node.answer([Counter(rank=0, step=7, beats=8, activity=99, phase="STEP")], table.now)
+    table.until(lambda: "n1" in leader.counters)
+    assert leader.counters["n1"] == (Counter(0, 7, 8, 99, "STEP"),)
+    assert not node.asked
+
+
+@pytest.mark.parametrize("which", ["both", "node"])
+def test_a_stranger_with_keys_of_its_own_is_not_let_in(table, tmp_path, which):
+    leader = table.lead()
+    strange = make_keys(tmp_path / "strange")
+    if which == "node":  # it knows the leader's public key, and has no right to come in
+        strange = msgspec.structs.replace(strange, leader_public=table.keys.leader_public)
+    stranger = table.node(keys=strange)
+    notes = []
+    table.until(lambda: notes.extend(stranger.notes()) or notes)
+    assert "does not take our key" in notes[0]
+    assert table.heard == []
+    if which == "node":
+        assert "not this run's: refused" in leader.notes()[0]
+
+
+def test_a_client_without_encryption_is_not_heard(table):
+    leader = table.lead()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
+        plain.linger = 0
+        monitor = plain.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED)
+        plain.connect(f"tcp://127.0.0.1:{leader.port}")
+        plain.send(wire.encode(wire.Hello(protocol=1, node="n1", instance="x", version="", up=msgspec.Raw(b"\x80"))))
+        table.until(lambda: monitor.poll(0))
+        plain.disable_monitor()
+        monitor.close()
+    assert table.heard == []
+
+
+@contextlib.contextmanager
+def raw_dealer(keys, port):
+    """Somebody who has the run's key and says what he likes."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.curve_serverkey = keys.leader_public.encode()
+        dealer.curve_publickey, dealer.curve_secretkey = keys.node_public.encode(), keys.node_secret.encode()
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        yield dealer
+
+
+def hello(up=None, *, protocol=wire.PROTOCOL, node="n1", instance="x"):
+    raw = msgspec.Raw(wire.encode(up if up is not None else NodeUp(node=node, instance=instance)))
+    return wire.encode(wire.Hello(protocol=protocol, node=node, instance=instance, version="0", up=raw))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        os.urandom(300),
+        msgspec.msgpack.encode({"type": "hello"}),
+        msgspec.msgpack.encode({"type": "report", "leader": 1}),
+        hello({"type": "NodeUp", "node": 5}),
+        hello(NodeUp(node="another", instance="x")),
+    ],
+)
+def test_garbage_is_dropped_counted_and_told_once(table, data):
+    leader = table.lead()
+    with raw_dealer(table.keys, leader.port) as dealer:
+        for _ in range(3):
+            dealer.send(data)
+        table.until(lambda: leader.garbage == 3)
+    assert len(leader.notes()) == 1
+    assert table.heard == []
+
+
+def test_an_event_that_is_none_or_speaks_for_another_node_is_dropped_and_the_rest_taken(table):
+    leader = table.lead()
+    items = [{"type": "Nonsense"}, Warned(node="n2"), Warned(node="n1")]
+    batch = wire.Batch(0, tuple((n + 1, msgspec.Raw(wire.encode(item))) for n, item in enumerate(items)))
+    with raw_dealer(table.keys, leader.port) as dealer:
+        dealer.send(hello())
+        dealer.send(wire.encode(wire.Report(leader="L1", events=batch)))
+        table.until(lambda: table.events(Warned))
+    assert table.events(Warned) == [Warned(node="n1")]
+    assert leader.garbage == 2
+
+
+def test_another_protocol_is_refused_with_a_sentence_on_both_sides(table):
+    leader = table.lead()
+    with raw_dealer(table.keys, leader.port) as dealer:
+        dealer.send(hello(protocol=99, up={"shape": "unknown"}))
+        table.until(lambda: dealer.poll(0))
+        answer = msgspec.msgpack.decode(dealer.recv(), type=wire.ToNode)
+    assert "protocol 99" in answer.why
+    assert "protocol 99" in leader.notes()[0]
+    assert leader.garbage == 0
+
+
+def test_a_message_that_is_too_big_ends_the_connection_and_nothing_else(table):
+    leader = table.lead()
+    with raw_dealer(table.keys, leader.port) as dealer:
+        dealer.send(b"x" * (wire.MESSAGE_CAP + 1))
+        table.node()
+        table.until(lambda: table.events(NodeUp))
+    assert leader.garbage == 0
+
+
+def test_a_flood_of_one_node_does_not_keep_the_others_out(table):
+    leader = table.lead()
+    with raw_dealer(table.keys, leader.port) as dealer:
+        dealer.sndhwm = 0
+        for _ in range(20_000):
+            dealer.send(b"flood")
+        table.node()
+        table.until(lambda: table.events(NodeUp))
+    assert leader.garbage > 0
+    assert len(leader.notes()) == 1
+
+
+def test_progress_is_dropped_first_when_the_leader_is_away_for_long(table):
+    leader = table.lead()
+    node = table.node()
+    table.until(lambda: node.leader)
+    table.close(leader)
+    node.report([Warned(node="n1")], table.now)
+    for number in range(wire.KEEP + 10):
+        node.report([Progressed(node="n1", epoch=Epoch(1, 1), phase="STEP", step=number)], table.now)
+    assert node.unsent == wire.KEEP
+    table.lead(instance="L2", port=leader.port)
+    table.until(lambda: len(table.heard) >= wire.KEEP + 1)
+    assert len(table.events(Warned)) == 1
+    assert table.events(Progressed)[-1].step == wire.KEEP + 9
+
+
+def test_two_hundred_nodes(table):
+    leader = table.lead()
+    for number in range(200):
+        table.node(f"n{number}").report([Warned(node=f"n{number}")], table.now)
+    table.until(lambda: len(table.events(Warned)) == 200, wait_ms=5)
+    leader.ack(table.now)
+    for number in range(200):
+        leader.send(f"n{number}", [msgspec.structs.replace(STOP, node=f"n{number}")], table.now)
+    table.until(lambda: len(table.orders) == 200, wait_ms=5)
+    table.until(lambda: all(node.unsent == 0 for node in table.nodes.values()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft == hard
+
+
+def test_loopback_is_the_last_address_that_is_tried():
+    assert own_addresses()[-1] == "127.0.0.1"
