@@ -1,22 +1,19 @@
-"""The configuration: every key, its type, its default and its reason, each once; and what YAML text becomes of it.
+"""Every key of the configuration: its type, its default and its reason, each once.
 
-`Config` is what the rest of ftsup reads. Owns which values are possible (alone and beside each other). Knows nothing of how YAML is
-read (`configread`), of how it is shown (`configdoc`), or of Slurm's commands. A field `x_s` is the key `x`, a duration; a field
-`x_bytes` the key `x`, a size.
+`Config` is what the rest of ftsup reads. A field `x_s` is the key `x`, a duration; a field `x_bytes` the key `x`, a size. Knows nothing of
+YAML, and nothing of which values can stand beside each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
 
-from ftsup.configread import Finding, Loaded, read
 from ftsup.policy.rules import Budgets, Duration, Hang, Positive, Rules, Section
 
 _RULES = Rules()
@@ -159,6 +156,29 @@ class Notify(Section, frozen=True, kw_only=True):
     command: Annotated[Args, Meta(description="a command that gets each verdict as JSON on its standard input")] = ()
 
 
+class Waits(Section, frozen=True, kw_only=True):
+    """How long the parts of ftsup wait for each other. Nothing here is worth changing on a healthy cluster."""
+
+    tick_s: Annotated[Positive, Meta(description="between two looks at the beats: a hang is found one tick after its limit")] = 1.0
+    late_s: Annotated[
+        Positive, Meta(description="a tick so late means that the watcher itself was away (stopped, suspended): all marks start again")
+    ] = _RULES.late_s
+    hello_s: Annotated[
+        Positive, Meta(description="for a node's supervisor to start and to answer: Python on a cold file system, a slow prolog")
+    ] = _RULES.hello_s
+    setup_s: Annotated[Positive, Meta(description="for node_setup: unpacking an environment can take long")] = _RULES.setup_s
+    pick_s: Annotated[
+        Positive, Meta(description="for choosing and verifying a checkpoint, and for a slow NFS to show its files on every node")
+    ] = _RULES.pick_s
+    beats_s: Annotated[Positive, Meta(description="between two notes of the ranks' steps in the event log")] = _RULES.beats_s
+    ask_s: Annotated[
+        Positive, Meta(description="between two questions to Slurm about the job: hundreds of leaders must not load a controller")
+    ] = _RULES.ask_s
+    end_margin_s: Annotated[
+        Duration, Meta(description="a requeue is asked so long before EndTime less KillWait: after that Slurm calls the job TIMEOUT")
+    ] = _RULES.end_margin_s
+
+
 class Config(Section, frozen=True, kw_only=True):
     """One training run."""
 
@@ -203,6 +223,7 @@ class Config(Section, frozen=True, kw_only=True):
     evidence_s: Annotated[
         Duration, Meta(description="the most that collecting evidence may delay a restart; what is not there by then is left out")
     ] = _RULES.evidence_s
+    waits: Waits = Waits()
     runs_dir: Annotated[str, Meta(description="where run directories are made; on a disk that the nodes see", min_length=1)] = (
         "./ftsup-runs"
     )
@@ -233,28 +254,14 @@ class Config(Section, frozen=True, kw_only=True):
             lead_grace_s=self.lead_grace_s,
             node_grace_s=self.node_grace_s,
             evidence_s=self.evidence_s,
+            late_s=self.waits.late_s,
+            hello_s=self.waits.hello_s,
+            setup_s=self.waits.setup_s,
+            pick_s=self.waits.pick_s,
+            beats_s=self.waits.beats_s,
+            ask_s=self.waits.ask_s,
+            end_margin_s=self.waits.end_margin_s,
             warning_s=float(self.slurm.warning.lead_s),
             can_requeue=self.slurm.requeue is not Requeue.OFF,
             workers_per_node=self.workers,
         )
-
-
-def load(path: Path, *, sets: Sequence[str] = ()) -> Loaded[Config]:
-    """The configuration of a file and of `key=value` overrides, with where each value came from; ConfigError has all problems."""
-    return read(path, Config, sets=sets, check=findings)
-
-
-def to_json(config: Config) -> bytes:
-    """For the run directory: everything but the values of `env`, which are nobody's business."""
-    return msgspec.json.format(msgspec.json.encode(replace(config, env={})), indent=1)
-
-
-def from_json(data: bytes) -> Config:
-    """What `to_json` wrote; `env` is empty."""
-    return msgspec.json.decode(data, type=Config)
-
-
-def findings(config: Config) -> Iterator[Finding]:
-    """What is impossible although each value alone is possible."""
-    del config
-    return iter(())

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import NODEFAULT, inspect
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ftsup.configvalues import LISTS, NULL, STR, allowed, close, fits, kind_of, plain, read_scalar, show
+from ftsup.config.tree import compose, mapping, override, read_text, where
+from ftsup.config.values import LISTS, NULL, STR, allowed, close, fits, kind_of, plain, read_scalar, show
 from ftsup.errors import ConfigError
-from ftsup.yamltree import compose, mapping, override, read_text, where
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -1,7 +1,7 @@
 """One YAML node -> one value, and the words that say what may stand there.
 
 Owns what each type of value accepts and how a refusal is said. Knows no key, no struct, no file: a refusal is a ValueError, and the
-walk (`configread`) adds where it was.
+walk (`read`) adds where it was.
 """
 
 from __future__ import annotations
