@@ -1,0 +1,109 @@
+"""The command line: which commands there are, and what becomes of errors. Wiring only; nobody imports it.
+
+A command's module is imported when it runs, so that `ftsup --help` stays light: no rich, no zmq, and never torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from ftsup.errors import Exit, FtsupError
+
+COMMANDS = {
+    "submit": ("ftsup.cli.submit", "submit", "Check a configuration, write the batch script and submit it."),
+    "render": ("ftsup.cli.submit", "render", "Write the batch script to standard output."),
+    "status": ("ftsup.cli.show", "status", "Show how a run is doing."),
+    "logs": ("ftsup.cli.show", "logs", "Show what the ranks print."),
+    "list": ("ftsup.cli.show", "list_runs", "List the runs."),
+    "cancel": ("ftsup.cli.steer", "cancel", "End a run for good."),
+    "config": ("ftsup.cli.config", "config", "Check and explain configurations."),
+    "demo": ("ftsup.cli.demo", "demo", "Watch a run survive faults on this machine."),
+    "mock": ("ftsup.cli.mock", "mock", "A Slurm for one machine."),
+    "lead": ("ftsup.cli.lead", "lead", "The leader; the batch script starts it."),
+    "node": ("ftsup.cli.lead", "node", "The node supervisor; the leader starts it."),
+}
+"""Name -> (module, attribute, short help)."""
+
+
+class _Lazy(click.Group):
+    """The commands of the table, each imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
+    if value:
+        click.echo(f"ftsup {metadata.version('ftsup')}")
+        ctx.exit()
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit.")
+def ftsup() -> None:
+    """Keep a long PyTorch training job alive on a Slurm cluster."""
+
+
+def run(args: list[str] | None = None) -> int:
+    """Run one command; its exit code. What a person should read goes to standard error, without a traceback."""
+    try:
+        code = ftsup.main(args=args, prog_name="ftsup", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort as error:
+        return 130 if isinstance(error.__cause__, KeyboardInterrupt) else Exit.NO
+    except FtsupError as error:
+        click.echo(str(error), err=True)
+        return error.exit_code
+    except BrokenPipeError:  # the reader has gone (`| head`): nobody to tell, and nothing more to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.NO
+    except Exception as error:  # noqa: BLE001 - the program's last line
+        click.echo(_bug(error), err=True)
+        return Exit.BUG
+
+
+def _bug(error: Exception) -> str:
+    """Our own bug, in lines that can be reported: the error, and where in ftsup it was, without paths of this machine."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "ftsup" in Path(frame.filename).parts]
+    places = [f"  at {'/'.join(_below(frame.filename))}:{frame.lineno} in {frame.name}" for frame in frames[-8:]]
+    return "\n".join([f"ftsup has a bug: {type(error).__name__}: {error}", *places, "hint: please report this with the lines above"])
+
+
+def _below(filename: str) -> tuple[str, ...]:
+    parts = Path(filename).parts
+    return parts[len(parts) - 1 - parts[::-1].index("ftsup") :]
+
+
+def main() -> NoReturn:
+    """The program."""
+    sys.exit(run())

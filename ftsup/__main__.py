@@ -1,0 +1,5 @@
+"""`python -m ftsup` is `ftsup`."""
+
+from ftsup.cli import main
+
+main()

@@ -1,0 +1,50 @@
+"""`ftsup config`: check a file, show what is in force and why, and print what can be written. Wiring only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ftsup.config import load
+from ftsup.config.doc import effective, full_yaml, schema_json
+
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+set_option = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: --set slurm.nodes=4. May be repeated.")
+
+
+@click.group()
+def config() -> None:
+    """Check and explain configurations."""
+
+
+@config.command()
+@file_argument
+@set_option
+def check(file: Path, sets: tuple[str, ...]) -> None:
+    """Find every mistake in FILE. Exits with 78 if there is one."""
+    load(file, sets=sets)
+    click.echo(f"{file}: no mistakes found", err=True)
+
+
+@config.command()
+@file_argument
+@set_option
+def show(file: Path, sets: tuple[str, ...]) -> None:
+    """Show the value of every key and where it came from."""
+    rows = effective(load(file, sets=sets))
+    width = min(max(len(key) + len(value) for key, value, _ in rows) + 2, 60)
+    for key, value, source in rows:
+        click.echo(f"{f'{key}: {value}':<{width}}  # {source}")
+
+
+@config.command()
+def schema() -> None:
+    """Print a JSON Schema for editors."""
+    click.echo(schema_json(), nl=False)
+
+
+@config.command()
+def full() -> None:
+    """Print a file with every key at its default and the reason for it."""
+    click.echo(full_yaml(), nl=False)
