@@ -127,7 +127,8 @@ class NodeUp(Event, frozen=True, kw_only=True):
     running: Epoch | None = None
     ended: Epoch | None = None
     version: str = ""
-    gpus: int = 0
+    held: int = 0
+    """A newly started supervisor found its predecessor, this pid, alive but stopped: nothing is known against the ranks."""
 
 
 class NodeSilent(Event, frozen=True, kw_only=True):
@@ -135,13 +136,6 @@ class NodeSilent(Event, frozen=True, kw_only=True):
 
     node: str
     quiet_s: float
-
-
-class NodeHeld(Event, frozen=True, kw_only=True):
-    """A new supervisor found its predecessor alive but stopped: nothing is wrong with the ranks; wait."""
-
-    node: str
-    pid: int
 
 
 class StartFailed(Event, frozen=True, kw_only=True):
@@ -341,7 +335,7 @@ class Noted(Event, frozen=True, kw_only=True):
 
 
 LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
-    LeaderStarted, Tick, Away, NodeUp, NodeSilent, NodeHeld, StartFailed, StepEnded, CheckpointPicked, PickFailed, Prepared,
+    LeaderStarted, Tick, Away, NodeUp, NodeSilent, StartFailed, StepEnded, CheckpointPicked, PickFailed, Prepared,
     Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected, AttemptOver, Warned, Terminated, Signalled,
     SlurmSaid, SlurmFailed, RequeueAsked, AvoidSet, Decided, Asked, Noted,
 ]  # fmt: skip

@@ -94,3 +94,11 @@ def run(argv: Sequence[str], *, deadline_s: float, env: Mapping[str, str] | None
     """Run a helper to its end, at most `deadline_s` seconds."""
     running = start(argv, env=env, cwd=cwd, text=text)
     return running if isinstance(running, Done) else running.wait(deadline_s)
+
+
+def detach(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Path) -> subprocess.Popen[bytes]:
+    """Start a command that outlives us, in a session of its own, its output appended to a file; OSError when it cannot start."""
+    with output.open("ab") as file:
+        return subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
+            tuple(argv), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=env, cwd=cwd, start_new_session=True
+        )

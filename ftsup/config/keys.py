@@ -264,4 +264,5 @@ class Config(Section, frozen=True, kw_only=True):
             warning_s=float(self.slurm.warning.lead_s),
             can_requeue=self.slurm.requeue is not Requeue.OFF,
             workers_per_node=self.workers,
+            watched=self.launch is Launch.TORCHRUN,
         )

@@ -202,6 +202,8 @@ def _node_up(state: State, event: ev.NodeUp, rules: Rules) -> Change:
     node = event.node
     if node not in state.nodes:
         return state, ()
+    if event.held:  # only stopped: whoever did that may end it again; its ranks are watched by nobody, and are not to blame
+        return replace(state, silent={**state.silent, node: 1}), ()
     known = state.instances.get(node)
     silent = {n: count for n, count in state.silent.items() if n != node}
     state = replace(state, instances={**state.instances, node: event.instance}, silent=silent)
@@ -244,11 +246,6 @@ def _node_silent(state: State, event: ev.NodeSilent, rules: Rules) -> Change:
         if state.stage is Stage.COLLECT
         else _stopped(state, event.node, event.t, rules)
     )
-
-
-def _node_held(state: State, event: ev.NodeHeld, _rules: Rules) -> Change:
-    """It is only stopped: whoever did that may end it again. Its ranks are watched by nobody, and are not to blame."""
-    return replace(state, silent={**state.silent, event.node: 1}), ()
 
 
 # An attempt begins --------------------------------------------------------------------------------------------------------
@@ -465,7 +462,6 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.Away: _away,
     ev.NodeUp: _node_up,
     ev.NodeSilent: _node_silent,
-    ev.NodeHeld: _node_held,
     ev.StartFailed: _same,
     ev.StepEnded: _same,
     ev.CheckpointPicked: _picked,

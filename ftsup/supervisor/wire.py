@@ -18,7 +18,6 @@ from ftsup.events import (
     LaunchFailed,
     Learned,
     Moving,
-    NodeHeld,
     NodeUp,
     Noted,
     Prepared,
@@ -37,7 +36,7 @@ RESEND_S = 5.0
 KEEP = 2000
 
 NodeEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
-    NodeUp, NodeHeld, Prepared, Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected,
+    NodeUp, Prepared, Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected,
     AttemptOver, Warned, Terminated, Noted,
 ]  # fmt: skip
 """What a node may report."""
