@@ -20,19 +20,14 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("events", "errors", "units", "worker"),
     ("policy",),
-    ("ports", "config", "configread", "configvalues", "yamltree", "proc", "rundir"),
+    ("ports", "config", "proc", "rundir"),
     ("monitors", "slurm", "mockslurm", "checkpoint", "incident", "eventlog", "sbatch"),
     ("supervisor", "report"),
     ("cli",),
     ("__main__",),
 )
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
-NEIGHBOURS = {  # (who, whom) inside one layer
-    ("mockslurm", "slurm"),  # its text helpers
-    ("config", "configread"),  # one room of four files
-    ("configread", "configvalues"),
-    ("configread", "yamltree"),
-}
+NEIGHBOURS = {("mockslurm", "slurm")}  # (who, whom) inside one layer: slurm's text helpers
 
 PURE = {
     "__future__",
@@ -66,6 +61,7 @@ ONLY_IN = {  # name as imported or called -> the places that may
 }
 LATE = {"torch", "pyslurm"}  # and lazy command groups (cli/), and the worker, which waits for the script's own imports
 BROAD = {  # broad excepts beside every program's own main: around what must never raise into training
+    "cli/__init__.py:run",  # the program's last line: what main exits with
     "worker/record.py:_text",  # str() of the script's own exception
     "worker/shim.py:_end",  # the record must not change how the script ended
 }
