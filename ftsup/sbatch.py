@@ -21,22 +21,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\\": r"\\", "'": r"\'"}
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@,%+=\[\]-]*")
 
-OWNED = {
-    "array": "one run is one job: submit as many as you need",
-    "chdir": "workdir",
-    "error": "the script's output lies in the run directory",
-    "job-name": "name",
-    "no-requeue": "slurm.requeue",
-    "ntasks": "ftsup runs one task on each node: workers_per_node",
-    "ntasks-per-node": "ftsup runs one task on each node: workers_per_node",
-    "open-mode": "a requeue must not truncate the output",
-    "output": "the script's output lies in the run directory",
-    "wrap": "command",
-} | {key: f"slurm.{key.replace('-', '_')}" for key in (
-    "nodes", "time", "partition", "account", "qos", "gpus-per-node", "cpus-per-task", "mem", "signal", "requeue", "exclude",
-)}  # fmt: skip
-"""Options that are not the user's to give as `slurm.extra`, and the key or the reason instead."""
-
 
 def shell_word(value: str) -> str:
     """One word of bash that is this value, on one line: sbatch refuses scripts with DOS line ends, wherever they stand."""
@@ -97,10 +81,7 @@ def options(config: Config, *, run: Path) -> list[str]:
         ("propagate", "NONE", ""),
         ("output", str(run).replace("%", "%%") + "/slurm-%j.out", "runs_dir"),
     ]
-    for flag, value in slurm.flags:
-        if instead := OWNED.get(flag):
-            raise ConfigError(f"slurm.extra.{flag}: not as an extra option; instead: {instead}")
-        given.append((flag, value, f"slurm.extra.{flag}"))
+    given += [(flag, value, f"slurm.extra.{flag}") for flag, value in slurm.flags]
     return [f"--{flag}" if value is None else f"--{flag}={sbatch_word(value, key=key)}" for flag, value, key in given if value != ""]
 
 

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ftsup import events
-from ftsup.events import Epoch, Fault, How, Line, Verdict, VerdictKind
-from ftsup.report.words import fault_sentence
+from ftsup.events import Epoch, Fault, Line, Verdict, VerdictKind
+from ftsup.policy.judge import describe
 
 _WORKS = {"step", "evaluation", "checkpoint"}
 _NOTES = 5
@@ -63,7 +63,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """One fault from its first sign to training again, and what it cost."""
 
     number: int
-    """0: the leader opened none (the whole allocation ended under it)."""
+    """0: the leader opened none: the whole grant ended."""
     epoch: Epoch
     found: Moment
     root: Fault | None = None
@@ -77,7 +77,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fault(self) -> str:
         """What happened, as a sentence."""
-        return fault_sentence(self.root) if self.root else "the allocation ended"
+        if self.root:
+            return describe(self.root)
+        if self.verdict and self.verdict.kind is VerdictKind.REQUEUE:
+            return "the job was requeued"
+        return "the leader and its grant ended"
 
     @property
     def detected_s(self) -> float | None:
@@ -117,8 +121,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     resumed_path: str | None = None
     began: Moment | None = None
     last: Moment | None = None
-    sign: Moment | None = None
-    """The first sign of a fault that is no incident yet."""
+    told: Moment | None = None
+    """When this grant was told to end."""
     incidents: tuple[Incident, ...] = ()
     verdict: Verdict | None = None
     """What was decided about this grant."""
@@ -174,7 +178,7 @@ def _leader(story: Story, event: events.LeaderStarted) -> Story:
         grants=story.grants + 1,
         stage=Stage.STARTING if not story.open else Stage.RECOVERING,
         verdict=None,
-        sign=None,
+        told=None,
         phase="",
         step=None,
     )
@@ -186,12 +190,8 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return _progressed(story, event, now)
         case events.Saved(epoch=epoch, step=step) if epoch == story.epoch:
             return replace(story, saved_step=step)
-        case events.RankEnded(fault=fault) if fault.how is How.RETURNED:
-            return story
-        case events.Stalled() | events.RankEnded() | events.NodeSilent() | events.LaunchFailed() | events.Warned():
-            return replace(story, sign=story.sign or now)
-        case events.Moving():
-            return replace(story, sign=None)
+        case events.Signalled() | events.Terminated():
+            return replace(story, told=story.told or now)
         case events.CheckpointPicked(path=path):
             return replace(story, resumed_path=path)
         case events.Noted(node=node, text=text):
@@ -218,9 +218,7 @@ def _progressed(story: Story, event: events.Progressed, now: Moment) -> Story:
 def _order(story: Story, order: events.LeaderOrder, now: Moment) -> Story:
     match order:
         case events.Launch(epoch=epoch) if epoch != story.epoch:
-            return replace(
-                story, epoch=epoch, attempts=story.attempts + 1, phase="", step=order.base_step, base_step=order.base_step, sign=None
-            )
+            return replace(story, epoch=epoch, attempts=story.attempts + 1, phase="", step=order.base_step, base_step=order.base_step)
         case events.Incident():
             return _incident(story, order, now)
         case events.Decide(verdict=verdict):
@@ -236,7 +234,7 @@ def _incident(story: Story, order: events.Incident, now: Moment) -> Story:
     steps = [fault.step for fault in (order.root, *order.faults) if fault and fault.step is not None]
     if story.step is not None and order.epoch == story.epoch:
         steps.append(story.step)
-    old = known.get(order.number) or Incident(number=order.number, epoch=order.epoch, found=story.sign or now)
+    old = known.get(order.number) or Incident(number=order.number, epoch=order.epoch, found=now)
     new = replace(
         old,
         root=order.root or old.root,
@@ -257,5 +255,5 @@ def _decided(story: Story, verdict: Verdict, now: Moment) -> Story:
         for incident in story.incidents
     )
     if verdict.kind is VerdictKind.REQUEUE and story.epoch and not story.open:
-        incidents = (*incidents, Incident(number=0, epoch=story.epoch, found=story.sign or now, verdict=verdict, at_step=story.step))
+        incidents = (*incidents, Incident(number=0, epoch=story.epoch, found=story.told or now, verdict=verdict, at_step=story.step))
     return replace(story, verdict=verdict, stage=stage, incidents=incidents)

@@ -116,12 +116,6 @@ def test_a_line_break_in_an_option_is_refused_with_its_key(value):
         render(replace(CONFIG, slurm=SlurmOptions(account=value)))
 
 
-def test_an_option_that_has_a_key_of_its_own_is_refused_as_an_extra():
-    for flag, instead in sbatch.OWNED.items():
-        with pytest.raises(ConfigError, match=f"{flag}: .*{instead.split()[0]}"):
-            render(replace(CONFIG, slurm=SlurmOptions(extra={flag: "1"})))
-
-
 def test_a_percent_sign_in_the_run_directory_is_no_replacement_symbol_and_a_backslash_is_refused():
     lines = sbatch.options(CONFIG, run=Path("/runs/50%j/%%j.out"))
     assert "--output=/runs/50%%j/%%%%j.out/slurm-%j.out" in lines
