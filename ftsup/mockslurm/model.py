@@ -1,0 +1,206 @@
+"""The words of the mock Slurm: settings, faults, nodes, jobs, steps, and the world that holds them all.
+
+Plain data that goes to the state file and back; the rules are in `rules`. Unlike ftsup's other values these structs are
+mutable: a command loads the world under the lock, changes it, and the whole of it replaces the old one.
+All instants are `time.time()` of this machine.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from ftsup.ports import JobState
+
+BATCH = -5
+"""The step id of the batch script, as Slurm numbers it."""
+
+
+class Proctrack(Enum):
+    """How processes are found when a signal is sent."""
+
+    CGROUP = "cgroup"
+    """Signals reach only the tasks themselves; SIGKILL reaches everything."""
+    LINUXPROC = "linuxproc"
+    """Every signal reaches every descendant; what lost its parents is not found."""
+
+
+class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a site configures. The defaults are Slurm's own."""
+
+    proctrack: Proctrack = Proctrack.CGROUP
+    kill_wait_s: float = 30.0
+    """From SIGTERM to SIGKILL."""
+    begin_wait_s: float = 121.0
+    """How long a requeued job waits (reason BeginTime): the credential's lifetime plus a second."""
+    signal_early_s: float = 30.0
+    """How much earlier than asked for the warning signal may come; here it always does."""
+    limit_unit_s: float = 60.0
+    """Time limits are rounded up to whole units; Slurm's is a minute, a test's may be a second."""
+    away_delay_s: float = 9.0
+    """How long a command tries before it says that the controller does not answer."""
+    min_job_age_s: float = 300.0
+    """How long a finished job is remembered."""
+    unkillable_step_timeout_s: float = 60.0
+    cluster_name: str = "mock"
+    partition: str = "main"
+
+
+class Faults(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Faults that were ordered and are not used up."""
+
+    away_until: float = 0.0
+    """The controller answers nobody until then."""
+    refuse_requeues: int = 0
+    """How many of the next requeues are refused."""
+
+
+class Ident(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that cannot be mistaken for a later one with the same pid."""
+
+    pid: int
+    start: int
+
+
+class NodeRec(msgspec.Struct, kw_only=True):
+    """One virtual node; `down` and `drain` are what an admin or a fault made of it."""
+
+    name: str
+    down: bool = False
+    drain: bool = False
+    reason: str = ""
+    reason_at: float = 0.0
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """A signal on its way to a job's processes."""
+
+    number: int
+    batch: bool = False
+    """To the batch shell itself."""
+    steps: bool = True
+    """To the steps."""
+    full: bool = False
+    """To the batch script and its children as well."""
+    step: int | None = None
+    """To this step only."""
+
+
+class StepState(Enum):
+    """Where a step is on its way."""
+
+    WAITING = "WAITING"
+    """Asked for by srun."""
+    BUSY = "BUSY"
+    """Asked for, but its nodes are busy with another step."""
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+
+
+class StepRec(msgspec.Struct, kw_only=True):
+    """One step of a running job. What it runs lies in its own file, because that holds an environment."""
+
+    step: int
+    nodes: list[str]
+    overlap: bool = False
+    no_kill: bool = False
+    state: StepState = StepState.WAITING
+    stepds: dict[str, Ident] = {}  # noqa: RUF012 - msgspec copies it for each struct
+
+
+class JobRec(msgspec.Struct, kw_only=True):
+    """One job, from sbatch until it is forgotten."""
+
+    job: int
+    name: str
+    num_nodes: int
+    submit_at: float
+    eligible_at: float
+    options: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it for each struct
+    script: str = ""
+    workdir: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    append: bool = False
+    tasks_per_node: int = 1
+    limit_s: float | None = None
+    requeue: bool = True
+    no_kill: bool = False
+    excluded: list[str] = []  # noqa: RUF012 - as above
+    required: list[str] = []  # noqa: RUF012 - as above
+    after: list[int] = []  # noqa: RUF012 - as above
+    warn_signal: int = 0
+    warn_s: float = 0.0
+    warn_batch: bool = False
+
+    state: JobState = JobState.PENDING
+    completing: bool = False
+    held: bool = False
+    reason: str = "None"
+    restarts: int = 0
+    grant: int = 0
+    """How many times it was given nodes."""
+    launched: int = 0
+    """The grant whose batch script was started."""
+    nodes: list[str] = []  # noqa: RUF012 - as above
+    accrue_at: float = 0.0
+    start_at: float = 0.0
+    end_at: float = 0.0
+    warned: bool = False
+    exit_status: int = 0
+    """As wait() gives it."""
+    kill_note: str = ""
+    """Why its processes are being ended, in slurmstepd's words."""
+    signals: list[Signal] = []  # noqa: RUF012 - as above
+    steps: list[StepRec] = []  # noqa: RUF012 - as above
+    next_step: int = 0
+    runner: Ident | None = None
+
+    @property
+    def batch_host(self) -> str:
+        """The node of the batch script."""
+        return self.nodes[0] if self.nodes else ""
+
+    @property
+    def active(self) -> bool:
+        """It holds nodes."""
+        return self.completing or self.state is JobState.RUNNING
+
+    @property
+    def over(self) -> bool:
+        """Nothing will happen to it any more, unless somebody requeues it."""
+        return not self.completing and self.state not in {JobState.PENDING, JobState.RUNNING}
+
+
+class World(msgspec.Struct, kw_only=True):
+    """Everything that the mock knows."""
+
+    settings: Settings = msgspec.field(default_factory=Settings)
+    faults: Faults = msgspec.field(default_factory=Faults)
+    nodes: dict[str, NodeRec] = {}  # noqa: RUF012 - as above
+    jobs: dict[int, JobRec] = {}  # noqa: RUF012 - as above
+    next_job: int = 1
+    booted_at: float = 0.0
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step runs on every node, and how: the order that a stepd gets."""
+
+    job: int
+    step: int
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    nodes: list[str]
+    tasks_per_node: int
+    stdout: str = ""
+    """A file name with its patterns; empty: through srun."""
+    stderr: str = ""
+    append: bool = True
+    umask: int = 0o022
+    label: bool = False
+    client: str = ""
+    """Where srun listens."""
+    kill_wait_s: float = 30.0
+    cgroup: bool = True

@@ -1,0 +1,279 @@
+"""`sbatch`: read the script and its options, make a job of them, copy script and environment."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import pwd
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ftsup.errors import FtsupError
+from ftsup.mockslurm import options, recovery, rules
+from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
+from ftsup.mockslurm.model import BATCH, JobRec, Task, World
+from ftsup.mockslurm.options import Parsed, fail
+from ftsup.mockslurm.store import Store
+from ftsup.mockslurm.text import instant
+from ftsup.ports import JobState
+from ftsup.slurm import jobs
+from ftsup.slurm.hostlist import compress, expand
+
+FROM_ENV = {
+    "SBATCH_ACCOUNT": "account", "SBATCH_DEBUG": "verbose", "SBATCH_DISTRIBUTION": "distribution", "SBATCH_EXCLUSIVE": "exclusive",
+    "SBATCH_EXPORT": "export", "SBATCH_JOB_NAME": "job-name", "SBATCH_NO_KILL": "no-kill", "SBATCH_NO_REQUEUE": "no-requeue",
+    "SBATCH_OPEN_MODE": "open-mode", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos", "SBATCH_REQUEUE": "requeue",
+    "SBATCH_SIGNAL": "signal", "SBATCH_TIMELIMIT": "time", "SBATCH_GRES": "gres", "SBATCH_GPUS_PER_NODE": "gpus-per-node",
+}  # fmt: skip
+"""Variables of the submitting shell that override #SBATCH lines, and are overridden by the command line."""
+
+
+def main(store: Store, arguments: Sequence[str]) -> int:
+    """The program."""
+    typed = options.parse(options.SBATCH, arguments)
+    if typed.has("version"):
+        print(f"slurm-wlm {VERSION}")
+        return 0
+    script, path, words = _script(typed)
+    inside = options.parse(options.SBATCH, options.sbatch_lines(script))
+    env = {name: os.environ[variable] for variable, name in FROM_ENV.items() if variable in os.environ}
+    given = Parsed(values=_merge(inside.values, env, typed.values), rest=words)
+    job = _job(given, path)
+    try:
+        with controller(store) as (world, now):
+            _check(world, given, job)
+            if given.has("test-only"):
+                _would_start(world, job, now)
+                return 0
+            _admit(store, world, job, now, script=script, given=given)
+    except Away:
+        if given.has("test-only"):
+            print(f"allocation failure: {CONNECT}", file=sys.stderr)
+            return 1
+        fail("sbatch", f"Batch job submission failed: {CONNECT}")
+    except rules.Refusal as refusal:
+        if given.has("test-only"):
+            print(f"allocation failure: {refusal}", file=sys.stderr)
+            return 1
+        fail("sbatch", f"Batch job submission failed: {refusal}")
+    print(job.job if given.has("parsable") else f"Submitted batch job {job.job}")
+    return 0
+
+
+def _merge(*layers: Mapping[str, str]) -> dict[str, str]:
+    """Later ones win; of --requeue and --no-requeue the later too."""
+    values: dict[str, str] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            for pair in (("requeue", "no-requeue"),):
+                if name in pair:
+                    values = {key: kept for key, kept in values.items() if key not in pair}
+            values[name] = value
+    return values
+
+
+def _script(typed: Parsed) -> tuple[str, str, list[str]]:
+    """The script's text, its path, and its arguments."""
+    if typed.has("wrap"):
+        return f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{typed.get('wrap')}\n", "(null)", []
+    if typed.rest:
+        name = typed.rest[0]
+        try:
+            data, path = Path(name).read_bytes(), str(Path.cwd() / name)
+        except OSError:
+            fail("sbatch", f"Unable to open file {name}")
+    else:
+        data, path = sys.stdin.buffer.read(), "(null)"
+    text = data.decode("utf-8", "surrogateescape")
+    if not text:
+        fail("sbatch", "Batch script is empty!")
+    if not text.startswith("#!"):
+        fail(
+            "sbatch",
+            "This does not look like a batch script.  The first",
+            "line must start with #! followed by the path to an interpreter.",
+            "For instance: #!/bin/sh",
+        )
+    if "\0" in text:
+        fail("sbatch", "The Slurm controller does not allow scripts that", "contain a NULL character '\\0'.")
+    if "\r\n" in text:
+        fail("sbatch", "Batch script contains DOS line breaks (\\r\\n)", "instead of expected UNIX line breaks (\\n).")
+    return text, path, typed.rest[1:]
+
+
+def _job(given: Parsed, path: str) -> JobRec:
+    """The job that these options describe, not yet numbered."""
+    per_node = _number(given, "ntasks-per-node", 0)
+    tasks = _number(given, "ntasks", 0)
+    nodes = _number(given, "nodes", -(-tasks // per_node) if tasks and per_node else 1)
+    workdir = str(Path.cwd() / given.get("chdir"))
+    shown = {key: value for key, value in given.values.items() if key != "wrap"}
+    return JobRec(
+        job=0,
+        name=given.get("job-name") or ("wrap" if given.has("wrap") else Path(path).name if path != "(null)" else "sbatch"),
+        num_nodes=nodes,
+        submit_at=0,
+        eligible_at=0,
+        options=shown | {"submit_dir": str(Path.cwd()), "ntasks": str(tasks or nodes * (per_node or 1))},
+        script=path,
+        workdir=workdir,
+        append=given.get("open-mode", "truncate").startswith("a"),
+        tasks_per_node=per_node or max(1, -(-tasks // nodes)),
+        requeue=not given.has("no-requeue"),
+        no_kill=given.has("no-kill") and given.get("no-kill") != "off",
+        held=given.has("hold"),
+        **_times(given),
+        **_lists(given),
+    )
+
+
+def _number(given: Parsed, name: str, default: int) -> int:
+    text = given.get(name).split("-")[0]
+    if not text:
+        return default
+    if not text.isdigit() or not int(text):
+        fail(
+            "sbatch",
+            f'"{given.get(name)}" is not a valid node count' if name == "nodes" else f'Invalid numeric value "{text}" for --{name}.',
+        )
+    return int(text)
+
+
+def _times(given: Parsed) -> dict[str, float | int | bool | None]:
+    """Time limit and warning signal."""
+    values: dict[str, float | int | bool | None] = {}
+    if given.has("time"):
+        try:
+            values["limit_s"] = jobs.duration_s(given.get("time")) or None
+        except FtsupError:
+            fail("sbatch", "Invalid --time specification")
+    if given.has("signal"):
+        try:
+            warning = jobs.warning_signal(given.get("signal"))
+        except ValueError:
+            fail("sbatch", "Invalid --signal specification")
+        values |= {"warn_signal": warning.number, "warn_s": warning.lead_s, "warn_batch": warning.batch}
+    return values
+
+
+def _lists(given: Parsed) -> dict[str, list[str] | list[int]]:
+    """The nodes that it wants and does not want, the jobs that it waits for."""
+    try:
+        excluded, required = list(expand(given.get("exclude"))), list(expand(given.get("nodelist")))
+    except FtsupError:
+        fail("sbatch", "Batch job submission failed: Invalid node name specified")
+    after: list[int] = []
+    for clause in filter(None, given.get("dependency").replace("?", ",").split(",")):
+        kind, _, numbers = clause.partition(":")
+        if kind == "singleton":
+            continue
+        if kind not in {"after", "afterany", "afterok", "afternotok"} or not all(one.isdigit() for one in numbers.split(":")):
+            fail("sbatch", "Batch job submission failed: Job dependency problem")
+        after += [int(one) for one in numbers.split(":")]
+    return {"excluded": excluded, "required": required, "after": after}
+
+
+def _check(world: World, given: Parsed, job: JobRec) -> None:
+    """What the controller looks at before it takes a job."""
+    rules.check_nodes(world, [*job.excluded, *job.required])
+    if given.has("partition") and given.get("partition") != world.settings.partition:
+        print(f"sbatch: error: invalid partition specified: {given.get('partition')}", file=sys.stderr)
+        raise rules.Refusal("Invalid partition name specified")
+    if job.limit_s:
+        job.limit_s = -(-job.limit_s // world.settings.limit_unit_s) * world.settings.limit_unit_s
+
+
+def _would_start(world: World, job: JobRec, now: float) -> None:
+    """`--test-only`: one sentence, and nothing else happens."""
+    if job.num_nodes > len(world.nodes) - len(job.excluded):
+        raise rules.Refusal("Requested node configuration is not available")
+    nodes = (rules.candidates(world, job) + [name for name in world.nodes if name not in job.excluded])[: job.num_nodes]
+    cpus = (os.cpu_count() or 1) * job.num_nodes
+    where = compress(nodes)
+    print(
+        f"sbatch: Job {world.next_job} to start at {instant(now)} using {cpus} processors on nodes {where} in partition {world.settings.partition}",
+        file=sys.stderr,
+    )
+
+
+def _admit(store: Store, world: World, job: JobRec, now: float, *, script: str, given: Parsed) -> None:
+    """Number the job, copy what it needs, put it into the queue."""
+    job.job, job.submit_at, job.eligible_at = world.next_job, now, now
+    world.next_job += 1
+    if given.get("begin").isdigit():
+        job.eligible_at = float(given.get("begin"))
+    folder = store.job_dir(job.job)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    copy = folder / "slurm_script"
+    copy.write_text(script, encoding="utf-8", errors="surrogateescape")
+    copy.chmod(0o700)
+    job.stdout = _path(given.get("output") or "slurm-%j.out", job)
+    job.stderr = _path(given.get("error"), job) if given.has("error") else ""
+    store.save_task(
+        Task(
+            job=job.job,
+            step=BATCH,
+            argv=[str(copy), *given.rest],
+            env=exported(given.get("export"), dict(os.environ), store),
+            cwd=job.workdir,
+            nodes=[],
+            tasks_per_node=1,
+            stdout=job.stdout,
+            stderr=job.stderr,
+            append=job.append,
+            umask=_umask(),
+        )
+    )
+    world.jobs[job.job] = job
+
+
+def _path(name: str, job: JobRec) -> str:
+    """A log's path with what is known at submission filled in; the rest is filled in on the node."""
+    if not name.startswith("/"):
+        name = f"{job.workdir}/{name}"
+    values = {"j": str(job.job), "J": str(job.job), "A": str(job.job), "a": "4294967294", "x": job.name, "u": getpass.getuser(), "b": "0"}
+    parts = name.split("%%")
+    for letter, value in values.items():
+        parts = [part.replace(f"%{letter}", value) for part in parts]
+    return "%%".join(parts)
+
+
+def exported(wish: str, env: dict[str, str], store: Store) -> dict[str, str]:
+    """The environment that `--export` lets through."""
+    names = [part for part in wish.split(",") if part] or ["ALL"]
+    slurm = {key: value for key, value in env.items() if key.startswith(("SLURM_", "SLURMD_"))}
+    if "ALL" in names:
+        result = dict(env)
+    elif names in (["NONE"], ["NIL"]):
+        result = _login_env() | slurm
+    else:
+        result = _login_env() | slurm | {name: env[name] for name in names if name in env}
+    result |= dict(name.split("=", 1) for name in names if "=" in name)
+    if wish:
+        result["SLURM_EXPORT_ENV"] = wish
+    if not result.get("PATH", "").startswith(f"{store.bin}:"):
+        result["PATH"] = f"{store.bin}:{result.get('PATH', os.defpath)}"
+    return result
+
+
+def _login_env() -> dict[str, str]:
+    """What a fresh login would have, without asking a login shell."""
+    user = pwd.getpwuid(os.getuid())
+    path = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+    return {
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell,
+        "PATH": path,
+        "SLURM_GET_USER_ENV": "1",
+    }
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

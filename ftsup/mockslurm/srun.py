@@ -1,0 +1,325 @@
+"""`srun`: ask for a step of the job we are in, print what its tasks say, and return the highest of their codes.
+
+Only a client: the tasks are children of the step's daemons, and go on when srun is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from ftsup.errors import FtsupError
+from ftsup.mockslurm import options, rules
+from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
+from ftsup.mockslurm.model import JobRec, Signal, StepRec, StepState, Task
+from ftsup.mockslurm.options import Parsed, fail
+from ftsup.mockslurm.sbatch import exported
+from ftsup.mockslurm.stepd import CHUNK, News, Order
+from ftsup.mockslurm.store import Store
+from ftsup.slurm.hostlist import compress, expand
+
+FROM_ENV = {
+    "SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_NTASKS": "ntasks", "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+    "SLURM_EXPORT_ENV": "export", "SRUN_EXPORT_ENV": "export", "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit", "SLURM_WAIT": "wait",
+    "SLURM_NO_KILL": "no-kill", "SLURM_LABELIO": "label", "SLURM_OVERLAP": "overlap",
+}  # fmt: skip
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT, signal.SIGALRM, signal.SIGQUIT)
+FATAL = (signal.SIGINT, signal.SIGTERM)
+ASK_S = 0.3
+
+
+class Srun:
+    """One step, seen from its client."""
+
+    def __init__(self, store: Store, given: Parsed, job_id: int) -> None:
+        self.store, self.given, self.job_id = store, given, job_id
+        self.address = f"ftsup-mock-{secrets.token_hex(12)}"
+        self.server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.server.bind("\0" + self.address)
+        self.server.listen(64)
+        self.peers: dict[int, socket.socket] = {}
+        self.node_of: dict[int, str] = {}
+        self.nodes: list[str] = []
+        self.tasks_per_node = 1
+        self.step = -1
+        self.running: set[int] = set()
+        self.codes: dict[int, int] = {}
+        self.joined = 0
+        self.first_exit_at: float | None = None
+        self.ended = False
+        self.wait_s = float(given.get("wait") or 0)
+        self.kill_on_bad_exit = given.has("kill-on-bad-exit") and given.get("kill-on-bad-exit") not in {"0"}
+        self.wake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        os.set_blocking(self.wake, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for number in (*PASSED_ON, *FATAL):
+            signal.signal(number, lambda *_: None)
+
+    # --- asking for the step
+
+    def ask(self) -> None:
+        """Put the step into the job."""
+        with controller(self.store) as (world, _):
+            job = world.jobs.get(self.job_id)
+            if job is None or job.state.value != "RUNNING":
+                raise rules.Refusal("Job/step already completing or completed" if job else "Invalid job id specified")
+            self._shape(job)
+            self.step, job.next_step = job.next_step, job.next_step + 1
+            rest = self.given.has("overlap")
+            job.steps.append(StepRec(step=self.step, nodes=self.nodes, overlap=rest, no_kill=self.given.has("no-kill")))
+            self.store.save_task(self._task(job))
+
+    def _shape(self, job: JobRec) -> None:
+        """Which nodes, how many tasks on each."""
+        wanted = list(expand(self.given.get("nodelist")))
+        if not set(wanted) <= set(job.nodes):
+            raise rules.Refusal("Requested node configuration is not available")
+        tasks, per_node = self._number("ntasks"), self._number("ntasks-per-node")
+        count = self._number("nodes") or len(wanted) or min(len(job.nodes), tasks or len(job.nodes))
+        excluded = expand(self.given.get("exclude"))
+        if count > len(job.nodes):
+            fail("srun", f"Only allocated {len(job.nodes)} nodes asked for {count}")
+        others = [node for node in job.nodes if node not in wanted and node not in excluded]
+        self.nodes = sorted((wanted + others)[: max(count, len(wanted))], key=job.nodes.index)
+        self.tasks_per_node = per_node or max(1, -(-tasks // len(self.nodes)))
+        if tasks and "nodes" not in self.given.values and tasks < len(self.nodes):
+            self.nodes = self.nodes[:tasks]
+        self.running = set(range(len(self.nodes) * self.tasks_per_node))
+
+    def _number(self, name: str) -> int:
+        text = self.given.get(name).split("-")[0]
+        if text and not text.isdigit():
+            fail("srun", f'Invalid numeric value "{text}" for --{name}.')
+        return int(text or 0)
+
+    def _task(self, job: JobRec) -> Task:
+        count, total = len(self.nodes), len(self.nodes) * self.tasks_per_node
+        suffix = f"(x{count})" if count > 1 else ""
+        env = exported(self.given.get("export"), dict(os.environ), self.store) | {
+            "SLURM_JOB_ID": str(job.job),
+            "SLURM_JOBID": str(job.job),
+            "SLURM_STEP_ID": str(self.step),
+            "SLURM_STEPID": str(self.step),
+            "SLURM_STEP_NODELIST": compress(self.nodes),
+            "SLURM_STEP_NUM_NODES": str(count),
+            "SLURM_STEP_NUM_TASKS": str(total),
+            "SLURM_STEP_TASKS_PER_NODE": f"{self.tasks_per_node}{suffix}",
+            "SLURM_NTASKS": str(total),
+            "SLURM_NPROCS": str(total),
+            "SLURM_NNODES": str(count),
+            "SLURM_DISTRIBUTION": "cyclic",
+            "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+            "SLURM_SRUN_COMM_HOST": "127.0.0.1",
+            "SLURM_UMASK": f"{_umask():04o}",
+        }
+        stdout = self._log("output", job)
+        return Task(
+            job=job.job,
+            step=self.step,
+            argv=self.given.rest,
+            env=env,
+            cwd=os.path.join(os.getcwd(), self.given.get("chdir")),  # noqa: PTH109, PTH118 - a name, not a file
+            nodes=self.nodes,
+            tasks_per_node=self.tasks_per_node,
+            stdout=stdout,
+            stderr=self._log("error", job),
+            append=not self._own_files(stdout) or self.given.get("open-mode").startswith("a"),
+            umask=_umask(),
+            label=self.given.has("label"),
+            client=self.address,
+        )
+
+    def _log(self, name: str, job: JobRec) -> str:
+        path = self.given.get(name)
+        if path in {"", "all", "none"}:
+            return os.devnull if path == "none" else ""
+        for letter, value in {"j": f"{job.job}", "J": f"{job.job}.{self.step}", "x": job.name, "s": f"{self.step}"}.items():
+            path = path.replace(f"%{letter}", value)
+        if not self._own_files(path) and not self.given.get("open-mode").startswith("a"):
+            with open(path, "w", encoding="utf-8"):  # noqa: PTH123 - truncated once, for all nodes
+                pass
+        return path
+
+    @staticmethod
+    def _own_files(path: str) -> bool:
+        """Each node (or task) writes its own file."""
+        return any(letter in path for letter in ("%N", "%n", "%t"))
+
+    # --- living with it
+
+    def run(self) -> int:
+        """Until every daemon of the step has closed its line."""
+        told = False
+        while self.joined < len(self.nodes) or self.peers:
+            self._turn()
+            if self.joined < len(self.nodes):
+                told = self._ask_about(told=told)
+        if not self.codes:
+            return 1
+        return max(_shell_code(status) for status in self.codes.values())
+
+    def _ask_about(self, *, told: bool) -> bool:
+        """The step has not started on all nodes: why?"""
+        job = self.store.read().jobs.get(self.job_id)
+        step = next((one for one in job.steps if one.step == self.step), None) if job else None
+        if step is None or step.state is StepState.DONE or (job and job.completing and step.state in {StepState.WAITING, StepState.BUSY}):
+            if not self.codes:
+                fail("srun", f"Unable to create step for job {self.job_id}: Job/step already completing or completed")
+            self.joined = len(self.nodes)
+        elif step.state is StepState.BUSY and not told:
+            print(f"srun: Job {self.job_id} step creation temporarily disabled, retrying (Requested nodes are busy)", file=sys.stderr)
+            return True
+        elif step.state is StepState.RUNNING and told and self.joined:
+            print(f"srun: Step created for job {self.job_id}", file=sys.stderr)
+            return False
+        return told
+
+    def _turn(self) -> None:
+        poll = select.poll()
+        poll.register(self.wake, select.POLLIN)
+        if self.joined < len(self.nodes):
+            poll.register(self.server, select.POLLIN)
+        for fd in self.peers:
+            poll.register(fd, select.POLLIN)
+        events = [fd for fd, _ in poll.poll(self._wait_ms())]
+        if self.wake in events:
+            for number in os.read(self.wake, 64):
+                self._own_signal(number)
+        if self.server.fileno() in events:
+            peer, _ = self.server.accept()
+            self.peers[peer.fileno()] = peer
+            self.joined += 1
+        for fd in events:
+            if fd in self.peers:
+                self._hear(fd)
+        if self.first_exit_at is not None and self.wait_s and self.running and time.monotonic() > self.first_exit_at + self.wait_s:
+            print(f"srun: First task exited {self.wait_s:g}s ago", file=sys.stderr)
+            self._end_step()
+
+    def _wait_ms(self) -> float:
+        return 1000 * (ASK_S if self.joined < len(self.nodes) or self.wait_s else 3600)
+
+    def _hear(self, fd: int) -> None:
+        try:
+            data = self.peers[fd].recv(CHUNK * 2)
+        except OSError:
+            data = b""
+        if not data:
+            self.peers.pop(fd).close()
+            self._closed(fd)
+            return
+        news = msgspec.msgpack.decode(data, type=News)
+        self.node_of[fd] = news.node
+        if news.output:
+            self._print(news)
+        elif news.ending:
+            self._aborted(news.ending)
+        elif news.status is not None:
+            self._exited(news.node, news.rank, news.status)
+
+    def _closed(self, fd: int) -> None:
+        """A daemon's line is closed. Tasks of which nothing was said went down with it."""
+        if node := self.node_of.get(fd):
+            first = self.nodes.index(node) * self.tasks_per_node
+            for rank in range(first, first + self.tasks_per_node):
+                if rank in self.running:
+                    self._exited(node, rank, signal.SIGKILL)
+
+    def _print(self, news: News) -> None:
+        stream = sys.stdout if news.stream == 1 else sys.stderr
+        data = news.output
+        if self.given.has("label"):
+            width = len(str(len(self.nodes) * self.tasks_per_node - 1))
+            data = b"".join(f"{news.rank:>{width}}: ".encode() + line for line in data.splitlines(keepends=True))
+        stream.buffer.write(data)
+        stream.flush()
+
+    def _aborted(self, line: str) -> None:
+        if line.strip():
+            print(line, file=sys.stderr)
+        if not self.ended:
+            self.ended = True
+            wait_s = int(self.store.read().settings.kill_wait_s) + 2
+            print(f"srun: Job step aborted: Waiting up to {wait_s} seconds for job step to finish.", file=sys.stderr)
+
+    def _exited(self, node: str, rank: int, status: int) -> None:
+        self.running.discard(rank)
+        self.codes[rank] = status
+        if self.first_exit_at is None:
+            self.first_exit_at = time.monotonic()
+        if not status:
+            return
+        killed_by = status & 0x7F
+        how = signal.strsignal(killed_by) if killed_by else f"Exited with exit code {status >> 8}"
+        print(f"srun: error: {node}: task {rank}: {how}", file=sys.stderr)
+        if self.kill_on_bad_exit and not self.ended:
+            print(f"srun: launch/slurm: _step_signal: Terminating StepId={self.job_id}.{self.step}", file=sys.stderr)
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self.ended = True
+        self._order(Order(end=True))
+
+    def _own_signal(self, number: int) -> None:
+        """Signals to srun are meant for its tasks."""
+        if number in FATAL:
+            print("srun: forcing job termination", file=sys.stderr)
+            self._end_step()
+        elif number in PASSED_ON:
+            self._order(Order(signal=Signal(number=number)))
+
+    def _order(self, order: Order) -> None:
+        for peer in self.peers.values():
+            try:
+                peer.send(msgspec.msgpack.encode(order))
+            except OSError:
+                continue
+
+
+def main(store: Store, arguments: Sequence[str]) -> int:
+    """The program."""
+    env = {name: os.environ[variable] for variable, name in FROM_ENV.items() if variable in os.environ}
+    typed = options.parse(options.SRUN, arguments)
+    if typed.has("version"):
+        print(f"slurm-wlm {VERSION}")
+        return 0
+    if not typed.rest:
+        fail("srun", "No command given to execute.")
+    if typed.has("nodelist") or typed.has("nodes") or typed.has("ntasks"):  # the shape is the caller's, not the job's
+        env = {key: value for key, value in env.items() if key not in {"nodes", "ntasks", "ntasks-per-node"} or _compatible(typed, key)}
+    given = Parsed(values=env | typed.values, rest=typed.rest)
+    job = typed.get("jobid") or os.environ.get("SLURM_JOB_ID", "")
+    if not job.isdigit():
+        fail("srun", "Unable to allocate resources: the mock runs srun only inside a job")
+    srun = Srun(store, given, int(job))
+    try:
+        srun.ask()
+    except Away:
+        fail("srun", f"Unable to create step for job {job}: {CONNECT}")
+    except (rules.Refusal, FtsupError) as refusal:
+        fail("srun", f"Unable to create step for job {job}: {refusal}")
+    return srun.run()
+
+
+def _compatible(typed: Parsed, key: str) -> bool:
+    return key == "nodes" and not typed.has("nodes") and not typed.has("nodelist") and not typed.has("ntasks")
+
+
+def _shell_code(status: int) -> int:
+    killed_by = status & 0x7F
+    return 128 + killed_by if killed_by else status >> 8
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
