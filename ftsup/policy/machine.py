@@ -45,10 +45,10 @@ def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
         message = f"{type(event).__name__} before LeaderStarted"
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
     after, orders = handler(state, event, rules)
-    return Out(state=after, orders=orders, deadline_t=_next(after))
+    return Out(state=after, orders=orders, deadline_t=next_deadline(after))
 
 
-def _next(state: State) -> float | None:
+def next_deadline(state: State) -> float | None:
     ends = state.end_t if state.stage in ending.BEFORE_END else None
     times = [t for t in (state.deadline_t, ends) if t is not None]
     return min(times) if times and state.stage is not Stage.OVER else None

@@ -1,0 +1,416 @@
+"""The leader: senses, logs, lets `policy.machine` decide, and acts. It runs in the batch step, and decides nothing itself.
+
+One turn of the loop: wait, turn what came into events, step them through the machine, put events and orders on the local disk
+with one fsync, acknowledge, act. A Launch or a Requeue also waits, bounded, until the run directory's mirror of the log holds it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+from msgspec.structs import replace
+
+from ftsup import eventlog, proc
+from ftsup import events as ev
+from ftsup.config import Config
+from ftsup.errors import SlurmError
+from ftsup.events import LeaderEvent, LeaderOrder, Line
+from ftsup.policy.judge import describe
+from ftsup.policy.machine import step
+from ftsup.policy.rules import Rules
+from ftsup.policy.state import Stage, State
+from ftsup.ports import Clock, Job
+from ftsup.rundir import LocalDir, RunDir
+from ftsup.slurm import call
+from ftsup.slurm.jobs import duration_s
+from ftsup.supervisor import starter
+from ftsup.supervisor.clerk import Clerk, ClerkFailed
+from ftsup.supervisor.keys import read_keys
+from ftsup.supervisor.link import LeaderLink
+from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest, write_private
+
+MIRROR_S = 10.0
+"""The most that a Launch or a Requeue waits for the mirror, or an order for a local disk that is full."""
+STATUS_S = 5.0
+REQUESTS_S = 2.0
+SLURM_S = 30.0
+"""The deadline of one call to Slurm; the call has shorter ones inside."""
+LEAVE_S = 5.0
+"""The most that quitting waits for the nodes' goodbye and the mirror."""
+CAREFUL = (ev.Launch, ev.Requeue)
+TO_NODES = (ev.Prepare, ev.Launch, ev.Collect, ev.Stop, ev.Leave)
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """Where this leader runs, as Slurm's environment says."""
+
+    job: str
+    restarts: int
+    host: str
+    nodes: tuple[str, ...]
+    environ: dict[str, str]
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """An order that waits for the disk."""
+
+    order: LeaderOrder
+    n: int
+    """Number of its line."""
+    until_t: float
+
+
+class Lead:
+    """One leader of one run, from its start to its exit code."""
+
+    def __init__(self, run: RunDir, config: Config, grant: Grant, clock: Clock) -> None:
+        self.run_dir, self.config, self.grant, self.clock = run, config, grant, clock
+        self.rules: Rules = config.rules()
+        self.local = LocalDir(config.local_base(grant.environ), run.id, grant.job, "leader").root
+        self.local.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.state, last = self._replay()
+        self.log = eventlog.Log(self.local / "events.jsonl", next_n=last + 1)
+        self.mirrored = 0
+        self.mirror_asked = False
+        self.unwritten: list[Line] = []
+        self.pending: list[Pending] = []
+        self.kill_wait_s: float | None = None
+        self.silent_t: dict[str, float] = {}
+        self.status_t = self.requests_t = 0.0
+        self.quit: int | None = None
+        self.quit_t: float | None = None
+        self.signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        self.loop = Loop(clock, tick_s=config.waits.tick_s, late_s=config.waits.late_s)
+        self.calls: Calls[list[LeaderEvent]] = Calls()
+        self.clerk = Clerk(self.local / "clerk", now=clock.now())
+        keys = read_keys(run.keys)
+        self.link = LeaderLink(keys, instance=f"{grant.host}:{clock.now():.3f}", port=self._port())
+        self.step = starter.Step(self.local, run.root, grant.environ)
+
+    # Beginning ------------------------------------------------------------------------------------------------------------
+
+    def _replay(self) -> tuple[State, int]:
+        """The memory of the run: the log that has more of it, our local one or the mirror."""
+        logs = [eventlog.read(path) for path in (self.local / "events.jsonl", self.run_dir.events)]
+        lines, notes = max(logs, key=lambda log: log[0][-1].n if log[0] else 0)
+        for note in notes:
+            say(note)
+        state = State()
+        for line in lines:
+            state = step(state, line.event, self.rules).state
+        return state, lines[-1].n if lines else 0
+
+    def _port(self) -> int:
+        """The port of our predecessor in this grant, which the nodes know; else any."""
+        path = self.local / f"port.{self.grant.restarts}"
+        return int(path.read_text()) if path.exists() else 0
+
+    def run(self) -> int:
+        """Lead until the machine says quit."""
+        grant = self.grant
+        write_private(self.local / f"port.{grant.restarts}", str(self.link.port).encode())
+        self._ask_config()
+        started = ev.LeaderStarted(
+            job=grant.job, restarts=grant.restarts, host=grant.host, pid=starter.own_pid(), nodes=grant.nodes, address=self.link.addresses[0]
+        )
+        self._take([replace(started, t=self.clock.now())], self.clock.now())
+        while not self._may_go():
+            self._turn(self.loop.wait(self._sources(), until_t=self._until()))
+        self._close()
+        return self.quit or 0
+
+    def _close(self) -> None:
+        self.calls.end()
+        self.link.close()
+        self.clerk.close()
+
+    # One turn -------------------------------------------------------------------------------------------------------------
+
+    def _sources(self) -> list[zmq.Socket[bytes] | int]:
+        return [*self.link.sockets(), *self.calls.sources(), *self.clerk.sources(), self.signals.fileno()]
+
+    def _until(self) -> float | None:
+        deadline_t = step_deadline(self.state)
+        return soonest(deadline_t, self.calls.deadline_t(), self.clerk.deadline_t(), *(pending.until_t for pending in self.pending))
+
+    def _turn(self, turn: Turn) -> None:
+        now = turn.now
+        events: list[LeaderEvent] = []
+        if turn.away_s:
+            self.link.forget_time(now)
+            events.append(ev.Away(away_s=turn.away_s))
+        events += [event for heard in self.link.receive(now) for event in heard.events]
+        events += [ev.Noted(text=note) for note in (*self.link.notes(), *self.clerk.notes())]
+        events += self._silences(now)
+        events += [event for found in (*self.calls.take(now), *self.clerk.take(now)) for event in found]
+        events += [ev.Signalled(signal=signal.Signals(number).name) for number in self.signals.take()]
+        self._routine(now)
+        self._take([*(replace(event, t=now) for event in events), ev.Tick(t=now)], now)
+
+    def _take(self, events: list[LeaderEvent], now: float) -> None:
+        """Step events through the machine, log them, act."""
+        for event in events:
+            out = step(self.state, event, self.rules)
+            if isinstance(event, ev.Tick) and out.state == self.state and not out.orders:
+                continue
+            if out.state.best_step != self.state.best_step or out.state.stage != self.state.stage:
+                self._progress(out.state)
+            self.state = out.state
+            n = self.log.next_n + len(self.unwritten)
+            self.unwritten.append(Line(n=n, wall=self.clock.wall(), event=event, orders=out.orders))
+            wait_s = MIRROR_S
+            self.pending += [Pending(order=order, n=n, until_t=now + wait_s) for order in out.orders]
+        self._write(now)
+        self._act(now)
+
+    def _write(self, now: float) -> None:
+        if self.unwritten:
+            try:
+                self.log.append(self.unwritten)
+            except OSError as error:
+                say(f"the event log cannot be written: {self.log.path}: {error.strerror}")
+            else:
+                self.unwritten = []
+        if not self.unwritten:
+            self.link.ack(now)
+        if self.mirrored < self.log.next_n - 1 and not self.mirror_asked:
+            self.mirror_asked = True
+            self.clerk.ask("mirror", now=now, limit_s=60.0, then=self._mirrored, source=str(self.log.path), target=str(self.run_dir.events))
+
+    def _mirrored(self, answer: object) -> list[LeaderEvent]:
+        self.mirror_asked = False
+        if isinstance(answer, ClerkFailed):
+            return []
+        self.mirrored = int(str(answer))
+        return []
+
+    def _act(self, now: float) -> None:
+        """Carry out the orders whose lines are safe, in their order."""
+        written = self.log.next_n - 1
+        while self.pending:
+            first = self.pending[0]
+            safe = self.mirrored if isinstance(first.order, CAREFUL) else written
+            if first.n > safe and now < first.until_t:
+                return
+            self.pending.pop(0)
+            self._order(first.order, now)
+
+    def _progress(self, state: State) -> None:
+        """For bash, which counts our deaths without progress."""
+        write_private(self.local / "progress", f"{state.epoch} {state.stage.value} {state.best_step}\n".encode())
+
+    # Sensing --------------------------------------------------------------------------------------------------------------
+
+    def _silences(self, now: float) -> list[LeaderEvent]:
+        found: list[LeaderEvent] = []
+        for node in self.state.instances:
+            quiet_s = self.link.quiet_s(node, now)
+            if quiet_s is None:  # a new leader: counts from its own beginning
+                self.link.heard_at[node] = now
+            elif quiet_s < self.rules.node_grace_s:
+                self.silent_t.pop(node, None)
+            elif now - self.silent_t.get(node, -1e9) >= self.rules.node_grace_s:
+                self.silent_t[node] = now
+                found.append(ev.NodeSilent(node=node, quiet_s=round(quiet_s, 1)))
+        return found
+
+    def _routine(self, now: float) -> None:
+        """What comes round by itself: people's requests, and their view of now."""
+        if now - self.requests_t >= REQUESTS_S:
+            self.requests_t = now
+            self.clerk.ask("requests", now=now, limit_s=30.0, then=requests, folder=str(self.run_dir.requests))
+        if now - self.status_t >= STATUS_S:
+            self.status_t = now
+            self.link.ask_counters()
+            self.clerk.ask("write", now=now, limit_s=30.0, then=nothing, path=str(self.run_dir.status), text=self._status().decode())
+
+    def _status(self) -> bytes:
+        ranks = {
+            counter.rank: {"step": counter.step, "beats": counter.beats, "phase": counter.phase, "node": node}
+            for node, counters in self.link.counters.items()
+            for counter in counters
+        }
+        now = {"wall": self.clock.wall(), "stage": self.state.stage.value, "epoch": str(self.state.epoch), "ranks": ranks}
+        return msgspec.json.encode(now)
+
+    # Acting ---------------------------------------------------------------------------------------------------------------
+
+    def _order(self, order: LeaderOrder, now: float) -> None:
+        if isinstance(order, TO_NODES):
+            self.link.send(order.node, [order], now)
+            return
+        actions: dict[type, Callable[[Any, float], None]] = {
+            ev.StartStep: self._start_step,
+            ev.StartNode: self._start_node,
+            ev.PickCheckpoint: self._pick,
+            ev.AskSlurm: self._ask_slurm,
+            ev.Decide: self._decide,
+            ev.Requeue: self._requeue,
+            ev.Avoid: self._avoid,
+            ev.Incident: self._incident,
+            ev.Notify: self._notify,
+            ev.Quit: self._quit,
+        }
+        actions[type(order)](order, now)
+
+    def _start_step(self, _order: ev.StartStep, _now: float) -> None:
+        why = self.step.start(self.grant.nodes, addresses=self.link.addresses)
+        if why:
+            say(why)
+
+    def _start_node(self, order: ev.StartNode, now: float) -> None:
+        why = self.step.start_one(order.node, self.grant.nodes, addresses=self.link.addresses)
+        if why:
+            self._take([ev.StartFailed(t=now, node=order.node, why=why)], now)
+
+    def _pick(self, order: ev.PickCheckpoint, now: float) -> None:
+        checkpoint = self.config.checkpoint
+
+        def picked(answer: object) -> list[LeaderEvent]:
+            if isinstance(answer, ClerkFailed):
+                return [ev.PickFailed(epoch=order.epoch, why=str(answer))]
+            assert isinstance(answer, dict)
+            return [ev.CheckpointPicked(epoch=order.epoch, path=answer["path"], step=answer["step"], why=answer["why"])]
+
+        if not checkpoint.dir:
+            self._take([ev.CheckpointPicked(t=now, epoch=order.epoch, why="checkpoint.dir is not set: from the beginning")], now)
+            return
+        folder = Path(self.config.workdir) / checkpoint.dir
+        limit_s = self.rules.pick_s * 0.9
+        self.clerk.ask("pick", now=now, limit_s=limit_s, then=picked, folder=str(folder), pattern=checkpoint.pattern, complete=checkpoint.complete)
+
+    def _slurm(self, op: str, now: float, then: Callable[[Any], list[LeaderEvent]], **args: object) -> None:
+        def done(done: proc.Done) -> list[LeaderEvent]:
+            try:
+                return then(call.decode(done.out))
+            except SlurmError as error:
+                why = error.message if done.code is not None else f"{error.message} ({done.why})"
+                return [ev.SlurmFailed(op=op, kind=type(error).__name__, why=why)]
+
+        self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.grant.environ, cwd=self.run_dir.root)
+
+    def _ask_config(self) -> None:
+        """KillWait is Slurm's to say."""
+
+        def said(config: Mapping[str, str]) -> list[LeaderEvent]:
+            words = config.get("KillWait", "").split()
+            self.kill_wait_s = float(words[0]) if words and words[0].isdigit() else None
+            return []
+
+        self._slurm("config", self.clock.now(), said)
+
+    def _ask_slurm(self, _order: ev.AskSlurm, now: float) -> None:
+        def said(job: Job) -> list[LeaderEvent]:
+            left_s = None if job.limit_s is None else max(job.limit_s - job.run_s, 0.0)
+            return [
+                ev.SlurmSaid(
+                    state=job.state.value,
+                    completing=job.completing,
+                    restarts=job.restarts,
+                    left_s=left_s,
+                    kill_wait_s=self.kill_wait_s,
+                    requeueable=job.requeueable,
+                    reason=job.reason,
+                )
+            ]
+
+        self._slurm("show", now, said, job_id=self.grant.job)
+
+    def _requeue(self, _order: ev.Requeue, now: float) -> None:
+        self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job)
+
+    def _avoid(self, order: ev.Avoid, now: float) -> None:
+        self._slurm("avoid", now, lambda _: [ev.AvoidSet(nodes=order.nodes)], job_id=self.grant.job, nodes=list(order.nodes))
+
+    def _decide(self, order: ev.Decide, now: float) -> None:
+        """The verdict first: bash reads it by its place."""
+        verdict = order.verdict
+        decision = {
+            "verdict": verdict.kind.value,
+            "code": order.code,
+            "done": order.done,
+            "reason": verdict.reason,
+            "avoid": verdict.avoid,
+            "epoch": str(self.state.epoch),
+        }
+        data = msgspec.json.encode(decision) + b"\n"
+        write_private(self.local / f"decision.{self.grant.restarts}.json", data)
+        path = self.run_dir.decision(self.grant.job, self.grant.restarts)
+
+        def mirrored(answer: object) -> list[LeaderEvent]:
+            return [ev.Decided(mirrored=not isinstance(answer, ClerkFailed))]
+
+        self.clerk.ask("write", now=now, limit_s=MIRROR_S, then=mirrored, path=str(path), text=data.decode())
+
+    def _incident(self, order: ev.Incident, now: float) -> None:
+        folder = self.run_dir.incident(order.number)
+        story = {
+            "incident": order.number,
+            "epoch": str(order.epoch),
+            "wall": self.clock.wall(),
+            "root": order.root,
+            "sentence": describe(order.root) if order.root else "",
+            "faults": order.faults,
+            "verdict": order.verdict,
+        }
+        text = msgspec.json.format(msgspec.json.encode(story), indent=1).decode()
+        self.clerk.ask("write", now=now, limit_s=60.0, then=nothing, path=str(folder / "incident.json"), text=text)
+
+    def _notify(self, order: ev.Notify, now: float) -> None:
+        say(order.text)
+        command = self.config.notify.command
+        if command:
+            news = {"kind": order.kind, "text": order.text, "run": self.run_dir.id, "job": self.grant.job, "path": str(self.run_dir.root)}
+            text = msgspec.json.encode(news).decode()
+            self.calls.start(command, now=now, limit_s=30.0, then=notified, env=self.grant.environ, cwd=self.run_dir.root, text=text)
+
+    def _quit(self, order: ev.Quit, now: float) -> None:
+        self.quit = order.code
+        self.quit_t = now + LEAVE_S
+
+    def _may_go(self) -> bool:
+        """Quit once the mirror holds the end and the nodes are gone, or after a while."""
+        if self.quit is None or self.quit_t is None:
+            return False
+        ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and self.step.ended()
+        return ended or self.clock.now() >= self.quit_t
+
+
+def step_deadline(state: State) -> float | None:
+    """When the machine wants to be woken."""
+    from ftsup.policy.machine import next_deadline
+
+    return next_deadline(state)
+
+
+def requests(answer: object) -> list[LeaderEvent]:
+    """What people asked for."""
+    if isinstance(answer, ClerkFailed):
+        return []
+    assert isinstance(answer, list)
+    return [ev.Asked(request=str(one["request"]), who=str(one["who"])) for one in answer]
+
+
+def nothing(_answer: object) -> list[LeaderEvent]:
+    """An answer that changes nothing: what failed is in the clerk's notes."""
+    return []
+
+
+def notified(done: proc.Done) -> list[LeaderEvent]:
+    """A hook that hangs or fails is said, and no more."""
+    return [] if done.ok else [ev.Noted(text=f"notify.command: {done.why or f'exit code {done.code}'}: {done.err.strip()[-200:]}")]
+
+
+def say(text: str) -> None:
+    """For the batch script's output."""
+    sys.stderr.write(f"ftsup: {text}\n")
+    sys.stderr.flush()
+
+
+__all__ = ["Grant", "Lead", "Stage"]

@@ -1,0 +1,90 @@
+"""Starts node supervisors through srun, and adopts the srun of a leader that died. Its exit code is never asked for.
+
+srun runs in a session of its own with its output in a file of the leader's local directory, so that a leader's death costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ftsup import proc
+from ftsup.supervisor import proctree
+from ftsup.supervisor.loop import write_private
+
+ADDRESSES = "FTSUP_LEADER"
+NODES = "FTSUP_NODES"
+RUN = "FTSUP_RUN"
+OPTIONS = ("--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL")
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """An srun that was started: its pid, and its start time, which tells it from a later process with that pid."""
+
+    pid: int
+    start: int
+
+
+def own_pid() -> int:
+    """The leader's pid, for the log."""
+    return os.getpid()
+
+
+def argv(nodes: Sequence[str], *, chdir: Path, overlap: bool, environ: Mapping[str, str]) -> list[str]:
+    """The srun command: one task on each of the nodes, in their order."""
+    cpus = environ.get("SLURM_CPUS_PER_TASK")
+    words = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--chdir={chdir}", *OPTIONS]
+    words += [f"--cpus-per-task={cpus}"] if cpus else []  # 22.05 to 23.02 do not hand it on from sbatch
+    words += ["--overlap"] if overlap else []
+    return [*words, sys.executable, "-m", "ftsup", "node"]
+
+
+class Step:
+    """The step of the node supervisors, and those started again one by one."""
+
+    def __init__(self, local: Path, run: Path, environ: Mapping[str, str]) -> None:
+        self._local, self._run, self._environ = local, run, environ
+        self._file = local / f"srun.{environ.get('SLURM_RESTART_COUNT', '0')}.json"
+        self._ours: list[subprocess.Popen[bytes]] = []
+
+    def start(self, nodes: Sequence[str], *, addresses: Sequence[str]) -> str:
+        """Start all, unless an srun of this grant lives; why not, or nothing."""
+        if self._adopted() or any(process.poll() is None for process in self._ours):
+            return ""
+        why = self._srun(nodes, nodes, addresses, overlap=False)
+        if not why:
+            pid = self._ours[-1].pid
+            process = proctree.read(pid)
+            write_private(self._file, msgspec.json.encode(Known(pid=pid, start=process.start if process else 0)))
+        return why
+
+    def start_one(self, node: str, nodes: Sequence[str], *, addresses: Sequence[str]) -> str:
+        """Start the supervisor of one node again, beside the step that may still hold it."""
+        return self._srun([node], nodes, addresses, overlap=True)
+
+    def ended(self) -> bool:
+        """Whether every srun is gone."""
+        return all([process.poll() is not None for process in self._ours]) and not self._adopted()
+
+    def _srun(self, targets: Sequence[str], nodes: Sequence[str], addresses: Sequence[str], *, overlap: bool) -> str:
+        env = {**self._environ, ADDRESSES: ",".join(addresses), NODES: ",".join(nodes), RUN: str(self._run)}
+        try:
+            command = argv(targets, chdir=self._run, overlap=overlap, environ=self._environ)
+            self._ours.append(proc.detach(command, env=env, cwd=self._run, output=self._local / "step.out"))
+        except OSError as error:
+            return f"srun cannot be started: {error.strerror or error}"
+        return ""
+
+    def _adopted(self) -> bool:
+        """An srun that a leader before us started lives."""
+        try:
+            known = msgspec.json.decode(self._file.read_bytes(), type=Known)
+        except (OSError, msgspec.DecodeError):
+            return False
+        process = proctree.read(known.pid)
+        return process is not None and process.start == known.start and process.state != "Z"
