@@ -43,7 +43,7 @@ def write(path: Path, facts: dict[str, Any], *, rank: int, step: int) -> None:
     record = {"version": VERSION, "rank": rank, "pid": os.getpid(), "step": step, "monotonic_ns": time.monotonic_ns(), **facts}
     aside = path.with_name(f"{path.name}.tmp")
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+    with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
         json.dump(record, file, ensure_ascii=False)
     aside.replace(path)
 

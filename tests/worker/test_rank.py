@@ -1,0 +1,141 @@
+"""What a rank says: phases, steps, saves, and the question whether to save."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftsup.worker import beatfile
+from ftsup.worker.beatfile import Beat, Phase
+from ftsup.worker.rank import Rank
+
+
+class Optimizer:
+    """Anything that can be stepped."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "beat.3"
+    beatfile.create(path)
+    return path
+
+
+def joined(file: Path, *, base_step: int | None = 0) -> Rank:
+    rank = Rank()
+    rank.join(file, pid=1, started=2, base_step=base_step)
+    return rank
+
+
+def said(file: Path) -> Beat:
+    beat = beatfile.read(file)
+    assert beat is not None
+    return beat
+
+
+def test_steps_count_on_from_the_checkpoint(file: Path):
+    rank, optimizer = joined(file, base_step=100), Optimizer()
+    assert said(file).step == 100
+    rank.optimizer_stepped(optimizer)
+    rank.optimizer_stepped(optimizer)
+    assert (said(file).step, said(file).beats, said(file).phase) == (102, 2, Phase.STEP)
+
+
+def test_steps_are_unknown_where_the_start_is_unknown(file: Path):
+    rank, optimizer = joined(file, base_step=None), Optimizer()
+    rank.optimizer_stepped(optimizer)
+    assert (said(file).step, said(file).beats, said(file).activity) == (-1, 1, 1)
+
+
+def test_a_second_optimizer_is_a_beat_and_no_step(file: Path):
+    rank, one, two = joined(file), Optimizer(), Optimizer()
+    for _ in range(3):
+        rank.optimizer_stepped(one)
+        rank.optimizer_stepped(two)
+    assert (said(file).step, said(file).beats) == (3, 6)
+
+
+def test_when_the_first_optimizer_is_gone_the_next_one_counts(file: Path):
+    rank, one, two = joined(file), Optimizer(), Optimizer()
+    rank.optimizer_stepped(one)
+    del one
+    rank.optimizer_stepped(two)
+    assert said(file).step == 2
+
+
+def test_a_script_that_counts_itself_is_believed(file: Path):
+    rank, optimizer = joined(file), Optimizer()
+    rank.beat(step=50)
+    rank.optimizer_stepped(optimizer)
+    rank.beat()
+    assert (said(file).step, said(file).beats, said(file).activity) == (50, 1, 3)
+
+
+def test_the_first_optimizer_begins_the_first_step_and_no_later_one(file: Path):
+    rank, optimizer = joined(file), Optimizer()
+    rank.enter(Phase.INIT)
+    rank.optimizer_built()
+    assert said(file).phase is Phase.FIRST_STEP
+    rank.optimizer_stepped(optimizer)
+    rank.optimizer_built()
+    assert said(file).phase is Phase.STEP
+
+
+def test_a_part_with_its_own_limit_ends_also_by_an_error(file: Path):
+    rank = joined(file)
+    rank.beat(phase="step")
+    checkpoint = rank.phase("checkpoint")
+    with pytest.raises(OSError, match="CHECKPOINT disk"), checkpoint:
+        raise OSError(said(file).phase.name + " disk")
+    assert said(file).phase is Phase.STEP
+
+
+def test_parts_nest(file: Path):
+    rank = joined(file)
+    rank.beat(phase="step")
+    with rank.phase("evaluation"):
+        with rank.phase("checkpoint"):
+            assert said(file).phase is Phase.CHECKPOINT
+        assert said(file).phase is Phase.EVALUATION
+    assert said(file).phase is Phase.STEP
+
+
+def test_an_optimizer_step_ends_a_part_that_was_never_closed(file: Path):
+    rank, optimizer = joined(file), Optimizer()
+    rank.beat(phase="checkpoint")
+    rank.optimizer_stepped(optimizer)
+    assert said(file).phase is Phase.STEP
+
+
+@pytest.mark.parametrize("speak", [lambda rank: rank.beat(phase="chekpoint"), lambda rank: rank.phase("chekpoint")], ids=["beat", "phase"])
+def test_an_unknown_phase_names_the_known_ones(speak):
+    with pytest.raises(ValueError, match=r"no phase 'chekpoint'; allowed: start, .*checkpoint"):
+        speak(Rank())
+
+
+def test_asked_is_true_once_and_not_before_its_beat(file: Path):
+    rank, optimizer = joined(file), Optimizer()
+    answers = []
+    for beat in range(1, 7):
+        rank.optimizer_stepped(optimizer)
+        if beat == 2:
+            beatfile.ask(file, beats=4)
+        if beat == 5:
+            beatfile.ask(file, beats=6)
+        answers.append(rank.asked())
+    assert answers == [False, False, False, True, False, True]
+
+
+def test_a_save_is_told(file: Path):
+    rank = joined(file)
+    rank.saved(40)
+    assert (said(file).saved_step, said(file).activity) == (40, 1)
+
+
+def test_outside_a_run_all_of_it_does_nothing():
+    rank = Rank()
+    rank.beat(step=3, phase="step")
+    rank.saved(3)
+    with rank.phase("checkpoint"):
+        assert rank.asked() is False
