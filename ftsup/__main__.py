@@ -1,5 +1,7 @@
 """`python -m ftsup` is `ftsup`."""
 
+import sys
+
 from ftsup.cli import main
 
-main()
+sys.exit(main())

@@ -13,7 +13,7 @@ DURATION = "a duration with its unit, such as 90s, 20min, 1h30m, 2d or 1-12:00:0
 SIZE = "a size with its unit, such as 512MiB or 64GiB"
 
 _SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hr": 3600, "d": 86400, "day": 86400, "days": 86400}
-_NUMBER = r"\d{1,12}(?:\.\d{1,9})?"
+_NUMBER = r"\d{1,20}(?:\.\d{1,9})?"
 _PART = re.compile(rf"({_NUMBER})\s*([a-z]+)\s*")
 DURATION_PATTERN = (
     rf"^\s*(?:{_NUMBER}\s*(?:ms|sec|s|min|m|hr|h|days|day|d)\s*)+$"

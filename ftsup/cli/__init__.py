@@ -11,7 +11,6 @@ import sys
 import traceback
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
@@ -70,8 +69,8 @@ def ftsup() -> None:
     """Keep a long PyTorch training job alive on a Slurm cluster."""
 
 
-def run(args: list[str] | None = None) -> int:
-    """Run one command; its exit code. What a person should read goes to standard error, without a traceback."""
+def main(args: list[str] | None = None) -> int:
+    """The program: runs one command; its exit code. What a person should read goes to standard error, without a traceback."""
     try:
         code = ftsup.main(args=args, prog_name="ftsup", standalone_mode=False)
         sys.stdout.flush()
@@ -102,8 +101,3 @@ def _bug(error: Exception) -> str:
 def _below(filename: str) -> tuple[str, ...]:
     parts = Path(filename).parts
     return parts[len(parts) - 1 - parts[::-1].index("ftsup") :]
-
-
-def main() -> NoReturn:
-    """The program."""
-    sys.exit(run())

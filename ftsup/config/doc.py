@@ -30,11 +30,8 @@ _WIDTH = 110
 
 def written(value: Any, type_: inspect.Type) -> str:  # noqa: ANN401 - a value of any key
     """A value as YAML on one line, as `load` reads it back."""
-    return (
-        cast("str", yaml.safe_dump(bare(value, type_), default_flow_style=True, width=1 << 20, allow_unicode=True))
-        .removesuffix("...\n")
-        .strip()
-    )
+    text = yaml.safe_dump(bare(value, type_), default_flow_style=True, width=1 << 20, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
 
 
 def bare(value: Any, type_: inspect.Type) -> Any:  # noqa: ANN401 - YAML's own types
@@ -161,9 +158,9 @@ def _scalar_schema(type_: inspect.Type, extra: dict[str, Any]) -> dict[str, Any]
         bounds = {"pattern": type_.pattern, "minLength": type_.min_length}
         return {"type": ["string", "number"], **{word: bound for word, bound in bounds.items() if bound is not None}}
     if isinstance(type_, (inspect.IntType, inspect.FloatType)):
-        bounds = {"minimum": type_.ge, "maximum": type_.le, "exclusiveMinimum": type_.gt}
+        limits: dict[str, float | None] = {"minimum": type_.ge, "maximum": type_.le, "exclusiveMinimum": type_.gt}
         word = "integer" if isinstance(type_, inspect.IntType) else "number"
-        return {"type": word, **{name: bound for name, bound in bounds.items() if bound is not None}}
+        return {"type": word, **{name: bound for name, bound in limits.items() if bound is not None}}
     return {"type": {inspect.BoolType: "boolean", inspect.NoneType: "null"}[type(type_)]}
 
 
