@@ -1,0 +1,303 @@
+"""Real processes, each attempt with a mark of its own; waiting is polling the child, bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from ftsup.supervisor import child, proctree
+from ftsup.supervisor.clock import BootClock
+
+pytestmark = pytest.mark.e2e
+CLOCK = BootClock()
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+def stray():  # double fork, a session of its own, nothing open
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 10)
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+stray()
+subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600 & wait; sleep 600"])
+subprocess.Popen(["env", "-i", "sleep", "600"], start_new_session=True)
+stopped = subprocess.Popen(["sleep", "600"])
+os.kill(stopped.pid, signal.SIGSTOP)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+class Attempt:
+    def __init__(self, folder, code, *, mark=None, argv=None, env=None):
+        self.out, self.err = folder / "out", folder / "err"
+        self.mark = mark or f"test/{uuid.uuid4().hex}/n1/1.1"
+        environment = {"PATH": os.environ["PATH"], **(env or {})}
+        argv = argv or (sys.executable, "-c", code)
+        spec = child.Spec(argv=argv, env=environment, cwd=folder, mark=self.mark, out=self.out, err=self.err)
+        self.child = child.start(spec)
+        self.events = []
+
+    def until(self, kind, *, limit_s=20.0):
+        return until(self.child, kind, self.events, limit_s=limit_s)
+
+    def up(self):
+        self.until(child.Started)
+        wait_for(lambda: self.out.exists() and "up" in self.out.read_text(), self.child)
+        return self
+
+    def family(self):
+        processes = proctree.table()
+        return proctree.below([self.child.pid], processes) | proctree.carrying(proctree.MARK, self.mark, processes)
+
+
+def until(one, kind, events, *, limit_s=20.0):
+    deadline = CLOCK.now() + limit_s
+    while True:
+        events += one.poll(CLOCK.now())
+        found = [event for event in events if isinstance(event, kind)]
+        if found:
+            return found[-1]
+        assert CLOCK.now() < deadline, f"no {kind.__name__} within {limit_s} s: {events}"
+        wait(one)
+
+
+def wait_for(ready, one=None, *, limit_s=20.0):
+    deadline = CLOCK.now() + limit_s
+    while not ready():
+        assert CLOCK.now() < deadline
+        wait(one)
+
+
+def wait(one):
+    poller = select.poll()
+    for fd in one.fds() if one else ():
+        poller.register(fd, select.POLLIN)
+    poller.poll(20)
+
+
+def alive(pids):
+    return {pid for pid in pids if proctree.read(pid) is not None}
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    made = []
+
+    def make(code="", **options):
+        made.append(Attempt(tmp_path, code, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if not one.child.over:
+            one.child.stop(grace_s=0, now=CLOCK.now())
+            one.until(child.Gone)
+
+
+def test_an_attempt_runs_ends_and_is_proven_gone(attempt):
+    one = attempt("import os, sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    assert one.until(child.Ended).code == 7
+    one.child.stop(grace_s=5, now=CLOCK.now())
+    gone = one.until(child.Gone)
+    assert (gone.code, gone.left, gone.killed) == (7, (), 0)
+    assert gone.took_s < 2
+    assert (one.out.read_text(), one.err.read_text()) == ("out\n", "err\n")
+    assert one.child.poll(CLOCK.now()) == []
+    assert one.child.fds() == []
+
+
+def test_what_an_attempt_inherits(attempt):
+    one = attempt(
+        "import json, os, resource, signal as s; print(json.dumps({'env': dict(os.environ), 'sid': os.getsid(0), 'pid': os.getpid(),"
+        "'ppid': os.getppid(), 'usr1': s.getsignal(s.SIGUSR1) == s.SIG_IGN, 'term': s.getsignal(s.SIGTERM) == s.SIG_DFL,"
+        "'fds': os.listdir('/proc/self/fd'), 'cwd': os.getcwd(), 'files': resource.getrlimit(resource.RLIMIT_NOFILE),"
+        "'oom': open('/proc/self/oom_score_adj').read(), 'blocked': len(s.pthread_sigmask(s.SIG_BLOCK, []))}))",
+        env={"MINE": 'it\'s "quoted" $HOME \n%'},
+    )
+    one.until(child.Ended)
+    saw = json.loads(one.out.read_text())
+    assert saw["pid"] == saw["sid"] == one.child.pid
+    assert saw["env"]["FTSUP_MARK"] == one.mark
+    assert saw["env"]["FTSUP_SUPERVISOR"] == str(saw["ppid"])
+    assert saw["env"]["MINE"] == 'it\'s "quoted" $HOME \n%'
+    assert set(saw["env"]) <= {"FTSUP_MARK", "FTSUP_SUPERVISOR", "MINE", "PATH", "LC_CTYPE"}
+    assert saw["usr1"]
+    assert saw["term"]
+    assert saw["blocked"] == 0
+    assert len(saw["fds"]) == 4  # 0, 1, 2 and the listing's own
+    assert saw["files"][0] == saw["files"][1]
+    assert Path(saw["cwd"]) == one.out.parent
+    assert saw["oom"].strip() == "500"
+
+
+def test_output_is_appended_and_for_us_alone(attempt, tmp_path):
+    (tmp_path / "out").write_text("before\n")
+    (tmp_path / "err").unlink(missing_ok=True)
+    one = attempt("print('after')")
+    one.until(child.Ended)
+    assert one.out.read_text() == "before\nafter\n"
+    assert one.err.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_program_that_is_not_there_ends_with_127_and_a_sentence(attempt):
+    one = attempt(argv=("no-such-program-of-ours",))
+    assert one.until(child.Ended).code == 127
+    assert "cannot start no-such-program-of-ours: No such file" in one.err.read_text()
+
+
+def test_death_by_a_signal_is_told_as_one(attempt):
+    one = attempt("import os; os.kill(os.getpid(), 11)")
+    assert one.until(child.Ended).code == -11
+
+
+def test_a_whole_family_is_ended_whatever_it_does_to_hide(attempt):
+    one = attempt(FAMILY).up()
+    wait_for(lambda: len(one.family()) >= 6, one.child)
+    family = one.family()
+    one.child.stop(grace_s=0.3, now=CLOCK.now())
+    gone = one.until(child.Gone)
+    assert gone.left == ()
+    assert gone.killed >= 1
+    assert 0.3 <= gone.took_s < 3
+    assert alive(family | {one.child.pid}) == set()
+
+
+def test_a_grace_is_enough_for_those_who_listen(attempt):
+    one = attempt(
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\nprint('up', flush=True)\ntime.sleep(600)"
+    ).up()
+    one.child.stop(grace_s=30, now=CLOCK.now())
+    gone = one.until(child.Gone)
+    assert (gone.code, gone.killed, gone.left) == (3, 0, ())
+    assert gone.took_s < 5
+
+
+def test_who_was_stopped_is_woken_and_then_asked(attempt):
+    code = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\nprint('up', flush=True)\ntime.sleep(600)"
+    one = attempt(code).up()
+    os.kill(one.child.pid, signal.SIGSTOP)
+    one.child.stop(grace_s=30, now=CLOCK.now())
+    assert one.until(child.Gone).code == 4
+
+
+def test_a_shorter_grace_is_taken_at_once(attempt):
+    code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)"
+    one = attempt(code).up()
+    one.child.stop(grace_s=60, now=CLOCK.now())
+    wait(one.child)
+    one.child.stop(grace_s=0, now=CLOCK.now())
+    gone = one.until(child.Gone)
+    assert gone.code == -9
+    assert gone.took_s < 5
+
+
+def test_signals_of_slurm_to_everybody_do_not_end_the_guard(attempt):
+    one = attempt("print('up', flush=True); import time; time.sleep(600)").up()
+    guard = one.child.guard_pid
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        os.kill(guard, number)
+    os.kill(one.child.pid, signal.SIGKILL)
+    assert one.until(child.Ended).code == -9
+
+
+def test_a_stopped_guard_is_woken(attempt):
+    one = attempt("print('up', flush=True); import time; time.sleep(600)").up()
+    os.kill(one.child.guard_pid, signal.SIGSTOP)
+    one.child.stop(grace_s=1, now=CLOCK.now())
+    assert one.until(child.Gone).left == ()
+
+
+def test_the_death_of_the_guard_ends_the_attempt_and_is_swept(attempt):
+    one = attempt("import subprocess\nsubprocess.Popen(['sleep', '600'])\n" + "print('up', flush=True)\nimport time; time.sleep(600)").up()
+    family = one.family()
+    assert len(family) >= 2
+    os.kill(one.child.guard_pid, signal.SIGKILL)
+    gone = one.until(child.Gone)
+    assert (gone.code, gone.left) == (None, ())
+    assert alive(family) == set()
+
+
+SUPERVISOR = """
+import os, sys, time
+from pathlib import Path
+from ftsup.supervisor import child
+folder = Path(sys.argv[1])
+spec = child.Spec(argv=(sys.executable, "-c", sys.argv[3]), env=dict(os.environ), cwd=folder, mark=sys.argv[2],
+                  out=folder / "out", err=folder / "err")
+one = child.start(spec)
+while not one.pid:
+    one.poll(0.0)
+print(one.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def supervisor(folder, mark):
+    command = [sys.executable, "-c", SUPERVISOR, str(folder), mark, FAMILY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        pid = int(process.stdout.readline())
+        wait_for(lambda: (folder / "out").exists() and "up" in (folder / "out").read_text())
+        yield process, pid
+        process.kill()
+
+
+def test_the_death_of_the_supervisor_ends_the_attempt_within_five_seconds(tmp_path):
+    mark = f"test/{uuid.uuid4().hex}/n1/1.1"
+    with supervisor(tmp_path, mark) as (process, pid):
+        processes = proctree.table()
+        family = proctree.below([pid], processes) | {pid} | proctree.carrying(proctree.MARK, mark, processes)
+        assert len(family) >= 6
+        process.kill()
+        wait_for(lambda: not alive(family), limit_s=5.0)
+
+
+def test_a_successor_sweeps_its_marks_and_nobody_elses(tmp_path, attempt):
+    run = f"test/{uuid.uuid4().hex}"
+    other = attempt("print('up', flush=True); import time; time.sleep(600)", mark=f"{run}/n10/1.1").up()
+    env = {**os.environ, "FTSUP_MARK": f"{run}/n1/1.3"}
+    with subprocess.Popen(["sh", "-c", "env -i sleep 600 & wait"], env=env) as ours, subprocess.Popen(["sleep", "600"]) as unmarked:
+        wait_for(lambda: proctree.below([ours.pid], proctree.table()))
+        family = proctree.below([ours.pid], proctree.table())
+        swept = child.sweep(f"{run}/n1/", now=CLOCK.now())
+        gone = until(swept, child.Gone, [])
+        assert gone.left == ()
+        assert gone.killed == 2
+        assert ours.wait(5) == -9
+        assert alive(family) == set()
+        assert unmarked.poll() is None
+        assert alive({other.child.pid})
+        unmarked.kill()
+
+
+def test_an_exact_mark_is_not_a_prefix(tmp_path):
+    run = f"test/{uuid.uuid4().hex}/n1"
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, "FTSUP_MARK": f"{run}/1.10"}) as tenth:
+        assert until(child.sweep(f"{run}/1.1", now=CLOCK.now()), child.Gone, []).killed == 0
+        assert tenth.poll() is None
+        assert until(child.sweep(f"{run}/1.10", now=CLOCK.now()), child.Gone, []).killed == 1
+
+
+def test_folders_of_an_attempt_are_removed_and_links_not_followed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    folder = tmp_path / "beats"
+    folder.mkdir()
+    (folder / "link").symlink_to(precious)
+    child.clean([folder, tmp_path / "missing"])
+    assert not folder.exists()
+    assert (precious / "file").exists()
