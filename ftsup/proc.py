@@ -46,9 +46,14 @@ class Running:
         self._in = tempfile.TemporaryFile()  # noqa: SIM115
         self._in.write(text.encode())
         self._in.seek(0)
-        self._process = subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
-            self.argv, stdin=self._in, stdout=self._out, stderr=self._err, env=env, cwd=cwd, start_new_session=True
-        )
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
+                self.argv, stdin=self._in, stdout=self._out, stderr=self._err, env=env, cwd=cwd, start_new_session=True
+            )
+        except OSError:
+            for file in (self._in, self._out, self._err):
+                file.close()
+            raise
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
 

@@ -70,12 +70,12 @@ def shared(home: Path, *, proctrack: str = "linuxproc") -> Iterator[dict[str, st
 
 def _start_keeper(home: Path, proctrack: str) -> None:
     with (home / "keeper.log").open("a") as log:
-        keeper = subprocess.Popen(
-            [sys.executable, __file__, str(home), proctrack], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+        quiet = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *((os.POSIX_SPAWN_DUP2, log.fileno(), fd) for fd in (1, 2))]
+        # Not a Popen: the keeper outlives whoever started it, and a Popen would complain of that.
+        pid = os.posix_spawn(sys.executable, [sys.executable, __file__, str(home), proctrack], os.environ, file_actions=quiet, setsid=True)
     until = time.monotonic() + START_S + 20
     while not (home / "ready").exists():
-        if keeper.poll() is not None or time.monotonic() > until:
+        if os.waitpid(pid, os.WNOHANG)[0] or time.monotonic() > until:
             raise RuntimeError("the real Slurm did not start:\n" + (home / "keeper.log").read_text()[-4000:])
         time.sleep(0.1)
 
@@ -126,6 +126,10 @@ def _end_everything(folder: Path) -> None:
         subprocess.run(["scancel", "--user", user], env=env, timeout=10, check=False, capture_output=True)
         time.sleep(1)
     me = psutil.Process()
+    for process in me.children():  # slurmd removes its own cgroups, given the chance
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    psutil.wait_procs(me.children(), timeout=5)
     while descendants := me.children(recursive=True):
         for process in descendants:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,0 +1,313 @@
+"""The Slurm port in memory, for tests of ftsup and of its users: nothing runs, and time passes only when told.
+
+It keeps the contract suite's rules, which a real Slurm's behaviour wrote (`tests/contract/`). A job's end is told with
+`finish`; everything else (waiting, completing, the time limit, requeues) follows from `advance`.
+
+    slurm = FakeSlurm()
+    job = slurm.submit(Path("job.sh"), args=["-N2"])
+    slurm.advance(1)
+    slurm.finish(job, exit_code=3)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ftsup.errors import Refused, Unavailable
+from ftsup.ports import Job, JobState, Node, NodeState
+from ftsup.slurm.commands import scrubbed
+from ftsup.slurm.hostlist import compress, expand
+from ftsup.slurm.jobs import duration_s
+
+FINISHED = frozenset(JobState) - {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN, JobState.GONE}
+_LETTERS = {"N": "nodes", "J": "job-name", "t": "time", "x": "exclude", "H": "hold", "p": "partition"}
+_FLAGS = {"hold", "requeue", "no-requeue"}
+_NAMES = {"nodes", "job-name", "time", "exclude", "partition", *_FLAGS}
+
+
+class HasOptions(Protocol):
+    """Something that may hold `#SBATCH` lines."""
+
+    def read_text(self) -> str:
+        """The script."""
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What the fake knows about one job. Times are on the fake's clock."""
+
+    job_id: str
+    name: str
+    num_nodes: int
+    limit_s: float | None
+    requeueable: bool
+    eligible_s: float
+    env: dict[str, str]
+    excluded: tuple[str, ...] = ()
+    state: JobState = JobState.PENDING
+    held: bool = False
+    restarts: int = 0
+    nodes: tuple[str, ...] = ()
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    completing_until_s: float | None = None
+    exit_code: int = 0
+    exit_signal: int | None = None
+
+    @property
+    def completing(self) -> bool:
+        """Its processes are ending."""
+        return self.completing_until_s is not None
+
+
+@dataclass(kw_only=True)
+class FakeSlurm:
+    """`ports.Slurm`. Set the fields as the test needs them, at any time."""
+
+    names: Sequence[str] = ("n1", "n2", "n3", "n4")
+    start_delay_s: float = 0.5
+    completing_s: float = 1.0
+    """How long a job's processes take to end."""
+    begin_wait_s: float = 121.0
+    """How long a requeued job waits (reason BeginTime)."""
+    settings: dict[str, str] = field(
+        default_factory=lambda: {
+            "KillWait": "30 sec",
+            "ProctrackType": "proctrack/cgroup",
+            "SlurmdTimeout": "300 sec",
+            "UnkillableStepTimeout": "60 sec",
+        }
+    )
+    away: bool = False
+    """The controller answers nobody."""
+    refuse_requeues: int = 0
+    """How many of the next requeues are refused."""
+    now_s: float = 0.0
+    jobs: dict[str, Record] = field(default_factory=dict)
+    node_states: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Slurm's word and the reason for each node that is not IDLE."""
+    _ids: Iterable[int] = field(default_factory=lambda: itertools.count(1))
+
+    # What a test does.
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and everything happen that is due until then, in order."""
+        until = self.now_s + seconds
+        while due := sorted(when for when in self._instants() if self.now_s < when <= until):
+            self.now_s = due[0]
+            self._settle()
+        self.now_s = until
+        self._settle()
+
+    def finish(self, job_id: str, *, exit_code: int = 0, signal: int | None = None) -> None:
+        """The script of a running job ends."""
+        record = self.jobs[job_id]
+        assert record.state is JobState.RUNNING, record
+        record.exit_code, record.exit_signal = exit_code, signal
+        self._end(record, JobState.FAILED if exit_code or signal else JobState.COMPLETED, takes_s=0.0)
+
+    def hold(self, job_id: str) -> None:
+        """What `scontrol hold` does."""
+        self.jobs[job_id].held = True
+
+    def forget(self, job_id: str) -> None:
+        """Slurm remembers finished jobs for MinJobAge only."""
+        del self.jobs[job_id]
+
+    # The port.
+
+    def submit(
+        self, script: HasOptions | Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False
+    ) -> str:
+        """Reads the few options that it knows from `args` and the script's #SBATCH lines; others change nothing."""
+        self._answers()
+        options = self._options(script, args)
+        count = int(options.get("nodes", "1").split("-")[0])
+        excluded = expand(options.get("exclude", ""))
+        if options.get("partition", "main") != "main":
+            raise Refused("sbatch: Batch job submission failed: Invalid partition name specified")
+        if not set(excluded) <= set(self.names):
+            raise Refused("sbatch: Batch job submission failed: Invalid node name specified")
+        if test_only:
+            if count > len(self.names) - len(excluded):
+                raise Refused("sbatch: allocation failure: Requested node configuration is not available")
+            return f"Job 1 to start at {self.now_s:g} using {count} processors on nodes {compress(self.names[:count])} in partition main"
+        job_id = str(next(iter(self._ids)))
+        self.jobs[job_id] = Record(
+            job_id=job_id,
+            name=options.get("job-name", getattr(script, "name", "")),
+            num_nodes=count,
+            limit_s=duration_s(options.get("time", "UNLIMITED")),
+            requeueable="no-requeue" not in options,
+            held="hold" in options,
+            excluded=excluded,
+            eligible_s=self.now_s + self.start_delay_s,
+            env=scrubbed(env or {}),
+        )
+        return job_id
+
+    def show(self, job_id: str) -> Job:
+        """COMPLETING hides the base state, as in a real Slurm's text."""
+        self._answers()
+        record = self.jobs.get(job_id)
+        if record is None:
+            return Job(job_id=job_id, state=JobState.GONE)
+        active = record.state is JobState.RUNNING
+        waits = record.eligible_s > self.now_s and record.restarts > 0
+        reason = "JobHeldUser" if record.held else "BeginTime" if waits else ""
+        pending = record.state is JobState.PENDING and not record.completing
+        return Job(
+            job_id=job_id,
+            state=JobState.UNKNOWN if record.completing else record.state,
+            completing=record.completing,
+            reason=reason if pending else "",
+            restarts=record.restarts,
+            nodes=record.nodes,
+            excluded=record.excluded,
+            batch_host=record.nodes[0] if record.nodes else "",
+            num_nodes=record.num_nodes,
+            run_s=(self.now_s if active else record.ended_s) - record.started_s if record.nodes and not pending else 0.0,
+            limit_s=record.limit_s,
+            starts_in_s=max(0.0, record.eligible_s - self.now_s) if pending and waits and not record.held else None,
+            exit_code=record.exit_code,
+            exit_signal=record.exit_signal,
+            requeueable=record.requeueable,
+            name=record.name,
+        )
+
+    def requeue(self, job_id: str) -> None:
+        """`scontrol requeue incomplete`."""
+        record = self._known(job_id)
+        if self.refuse_requeues > 0:
+            self.refuse_requeues -= 1
+            raise Refused(f"scontrol requeue incomplete: Access/permission denied for job {job_id}")
+        if record.state is not JobState.RUNNING:
+            return
+        if not record.requeueable:
+            raise Refused(f"scontrol requeue incomplete: Requested operation is presently disabled for job {job_id}")
+        record.restarts += 1
+        self._end(record, JobState.PENDING, takes_s=self.completing_s)
+
+    def cancel(self, job_id: str) -> None:
+        """A pending job is over at once; a job being requeued does not come back."""
+        self._answers()
+        record = self.jobs.get(job_id)
+        if record is None or record.state in FINISHED:
+            return
+        if record.state is JobState.RUNNING:
+            record.exit_signal = 15
+            self._end(record, JobState.CANCELLED, takes_s=self.completing_s)
+        else:
+            record.state = JobState.CANCELLED
+
+    def nodes(self, names: Sequence[str] = ()) -> list[Node]:
+        """As `node_states` says, else IDLE."""
+        self._answers()
+        for name in names:
+            if name not in self.names:
+                raise Refused(f"scontrol show node: Node {name} not found")
+        return [self._node(name) for name in names or self.names]
+
+    def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
+        """Merged with what the job avoids already."""
+        record = self._pending(job_id)
+        for name in nodes:
+            if name not in self.names:
+                raise Refused(f"scontrol update: Invalid node name specified for job {job_id}")
+        record.excluded = tuple(dict.fromkeys([*record.excluded, *nodes]))
+
+    def config(self) -> dict[str, str]:
+        """`settings`."""
+        self._answers()
+        return dict(self.settings)
+
+    def release(self, job_id: str) -> None:
+        """Of a running job: nothing happens."""
+        record = self._known(job_id)
+        if record.state in FINISHED:
+            raise Refused(f"scontrol release: Job has already finished for job {job_id}")
+        record.held = False
+
+    def start_now(self, job_id: str) -> None:
+        """Taken while COMPLETING, and forgotten again."""
+        self._pending(job_id).eligible_s = self.now_s
+
+    # How it works.
+
+    def _answers(self) -> None:
+        if self.away:
+            raise Unavailable("Unable to contact slurm controller (connect failure)")
+
+    def _known(self, job_id: str) -> Record:
+        self._answers()
+        if job_id not in self.jobs:
+            raise Refused(f"Invalid job id specified for job {job_id}")
+        return self.jobs[job_id]
+
+    def _pending(self, job_id: str) -> Record:
+        record = self._known(job_id)
+        if record.state in FINISHED:
+            raise Refused(f"scontrol update: Job has already finished for job {job_id}")
+        if record.state is not JobState.PENDING:
+            raise Refused(f"scontrol update: Job is no longer pending execution for job {job_id}")
+        return record
+
+    def _node(self, name: str) -> Node:
+        raw, reason = self.node_states.get(name, ("IDLE", ""))
+        state = NodeState.DOWN if "DOWN" in raw else NodeState.DRAINED if "DRAIN" in raw else NodeState.UP
+        return Node(name=name, state=state, raw=raw, reason=reason)
+
+    def _end(self, record: Record, state: JobState, *, takes_s: float) -> None:
+        record.state = state
+        record.ended_s = self.now_s
+        record.completing_until_s = self.now_s + takes_s
+        self._settle()
+
+    def _instants(self) -> Iterable[float]:
+        for record in self.jobs.values():
+            if record.completing_until_s is not None:
+                yield record.completing_until_s
+            elif record.state is JobState.PENDING:
+                yield record.eligible_s
+            elif record.state is JobState.RUNNING and record.limit_s is not None:
+                yield record.started_s + record.limit_s
+
+    def _settle(self) -> None:
+        """Do what is due now."""
+        for record in self.jobs.values():
+            if record.completing_until_s is not None and record.completing_until_s <= self.now_s:
+                record.completing_until_s = None
+                if record.state is JobState.PENDING:
+                    record.nodes, record.eligible_s = (), self.now_s + self.begin_wait_s
+            if record.state is JobState.RUNNING and record.limit_s is not None and record.started_s + record.limit_s <= self.now_s:
+                record.state, record.ended_s, record.exit_signal = JobState.TIMEOUT, self.now_s, 15
+                record.completing_until_s = self.now_s + self.completing_s
+            if record.state is JobState.PENDING and not record.completing and not record.held and record.eligible_s <= self.now_s:
+                self._start(record)
+
+    def _start(self, record: Record) -> None:
+        free = [name for name in self.names if name not in record.excluded and self._node(name).state is NodeState.UP]
+        if len(free) >= record.num_nodes:
+            record.state, record.nodes, record.started_s = JobState.RUNNING, tuple(free[: record.num_nodes]), self.now_s
+            record.exit_code, record.exit_signal = 0, None
+
+    @staticmethod
+    def _options(script: HasOptions | Path, args: Sequence[str]) -> dict[str, str]:
+        try:
+            text = script.read_text()
+        except OSError as error:
+            raise Refused(f"sbatch: Unable to open file {script}") from error
+        if not text.startswith("#!"):
+            raise Refused("sbatch: This does not look like a batch script")
+        lines = [line.split(maxsplit=1)[1].strip() for line in text.splitlines() if line.startswith("#SBATCH ")]
+        options: dict[str, str] = {}
+        words = iter([*itertools.chain.from_iterable(line.replace("=", " ", 1).split(maxsplit=1) for line in lines), *args])
+        for word in words:
+            name, _, value = word[2:].partition("=") if word.startswith("--") else (_LETTERS.get(word[1:2], ""), "", word[2:])
+            if name in _NAMES:
+                options[name] = value or ("" if name in _FLAGS else next(words, ""))
+        return options

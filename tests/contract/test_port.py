@@ -1,0 +1,281 @@
+"""The contract of the Slurm port: what the fake, the mock and a real Slurm all do. Where they differ, the real one is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftsup.errors import Refused
+from ftsup.ports import JobState, NodeState
+from ftsup.slurm import jobs
+from tests.contract.rigs import completing, over, pending, running
+
+
+def test_a_job_runs_and_ends_with_zero(rig):
+    job = rig.start("-N2", "--job-name=two words", "--time=10")
+    now = rig.slurm.show(job)
+    assert (now.state, now.name, now.num_nodes, len(now.nodes), now.restarts) == (JobState.RUNNING, "two words", 2, 2, 0)
+    assert now.batch_host == now.nodes[0]
+    assert now.limit_s == 600
+    assert 0 <= now.run_s < 60
+    rig.finish(job)
+    end = rig.until(job, over)
+    assert (end.state, end.exit_code, end.exit_signal) == (JobState.COMPLETED, 0, None)
+    assert end.nodes == now.nodes
+
+
+def test_an_exit_code_is_kept(rig):
+    job = rig.start()
+    rig.finish(job, exit_code=75)
+    end = rig.until(job, over)
+    assert (end.state, end.exit_code) == (JobState.FAILED, 75)
+
+
+def test_an_unknown_job_is_gone(rig):
+    assert rig.slurm.show("4000000").state is JobState.GONE
+
+
+def test_requests_about_an_unknown_job_are_refused(rig):
+    for request in (
+        lambda: rig.slurm.requeue("4000000"),
+        lambda: rig.slurm.avoid("4000000", ["n1"]),
+        lambda: rig.slurm.release("4000000"),
+        lambda: rig.slurm.start_now("4000000"),
+    ):
+        with pytest.raises(Refused):
+            request()
+
+
+def test_cancel_of_an_unknown_job_is_silent(rig):
+    rig.slurm.cancel("4000000")
+
+
+def test_a_job_is_cancelled_while_it_waits(rig):
+    job = rig.submit("--hold")
+    rig.slurm.cancel(job)
+    assert rig.until(job, over).state is JobState.CANCELLED
+
+
+def test_a_job_is_cancelled_while_it_runs(rig):
+    job = rig.start()
+    rig.slurm.cancel(job)
+    now = rig.until(job, completing)
+    assert (now.state, now.restarts) == (JobState.UNKNOWN, 0)
+    assert rig.until(job, over).state is JobState.CANCELLED
+
+
+def test_a_job_is_cancelled_while_it_completes_for_a_requeue(rig):
+    job = rig.start()
+    rig.slurm.requeue(job)
+    rig.until(job, completing)
+    rig.slurm.cancel(job)
+    assert rig.until(job, over).state is JobState.CANCELLED
+
+
+def test_a_job_is_cancelled_while_it_waits_for_its_begin_time(rig):
+    job = rig.requeued()
+    rig.slurm.cancel(job)
+    assert rig.until(job, over).state is JobState.CANCELLED
+
+
+def test_cancel_of_a_finished_job_changes_nothing(rig):
+    job = rig.start()
+    rig.finish(job, exit_code=3)
+    rig.until(job, over)
+    rig.slurm.cancel(job)
+    now = rig.slurm.show(job)
+    assert (now.state, now.exit_code) == (JobState.FAILED, 3)
+
+
+def test_a_requeue_counts_at_once_and_waits_for_its_begin_time(rig):
+    job = rig.start()
+    rig.slurm.requeue(job)
+    now = rig.until(job, completing)
+    assert (now.state, now.restarts) == (JobState.UNKNOWN, 1)
+    now = rig.until(job, lambda one: pending(one) and one.reason == "BeginTime")
+    assert (now.restarts, now.nodes, now.batch_host) == (1, (), "")
+    assert now.starts_in_s is not None
+    assert 0 < now.starts_in_s <= 8
+    now = rig.until(job, running)
+    assert (now.restarts, now.reason) == (1, "")
+
+
+def test_start_now_ends_the_wait(rig):
+    job = rig.requeued()
+    assert rig.slurm.show(job).starts_in_s > 3
+    rig.slurm.start_now(job)
+    rig.until(job, running, within_s=4)
+
+
+def test_start_now_is_refused_unless_it_waits(rig):
+    job = rig.start()
+    with pytest.raises(Refused):
+        rig.slurm.start_now(job)
+    rig.finish(job)
+    rig.until(job, over)
+    with pytest.raises(Refused):
+        rig.slurm.start_now(job)
+
+
+def test_start_now_while_completing_is_taken_and_forgotten(rig):
+    job = rig.start()
+    rig.slurm.requeue(job)
+    rig.until(job, completing)
+    rig.slurm.start_now(job)
+    rig.until(job, pending)
+    assert rig.slurm.show(job).starts_in_s > 3
+
+
+def test_requeue_of_a_waiting_job_changes_nothing(rig):
+    job = rig.requeued()
+    rig.slurm.requeue(job)
+    now = rig.slurm.show(job)
+    assert (pending(now), now.restarts) == (True, 1)
+
+
+def test_requeue_never_brings_back_a_finished_job(rig):
+    job = rig.start()
+    rig.finish(job, exit_code=1)
+    rig.until(job, over)
+    rig.slurm.requeue(job)
+    now = rig.slurm.show(job)
+    assert (now.state, now.completing, now.restarts) == (JobState.FAILED, False, 0)
+
+
+def test_requeue_never_brings_back_a_cancelled_job(rig):
+    job = rig.start()
+    rig.slurm.cancel(job)
+    rig.until(job, completing)
+    rig.slurm.requeue(job)
+    assert rig.slurm.show(job).restarts == 0
+    rig.until(job, over)
+    rig.slurm.requeue(job)
+    now = rig.slurm.show(job)
+    assert (now.state, now.restarts) == (JobState.CANCELLED, 0)
+
+
+def test_requeue_of_a_job_that_forbids_it_is_refused(rig):
+    job = rig.start("--no-requeue")
+    assert not rig.slurm.show(job).requeueable
+    with pytest.raises(Refused):
+        rig.slurm.requeue(job)
+    assert running(rig.slurm.show(job))
+
+
+def test_a_running_job_cannot_avoid_nodes(rig):
+    job = rig.start()
+    with pytest.raises(Refused):
+        rig.slurm.avoid(job, ["n4"])
+
+
+def test_a_finished_job_cannot_avoid_nodes(rig):
+    job = rig.start()
+    rig.finish(job)
+    rig.until(job, over)
+    with pytest.raises(Refused):
+        rig.slurm.avoid(job, ["n4"])
+
+
+def test_a_cancelled_job_cannot_avoid_nodes_while_it_completes(rig):
+    job = rig.start()
+    rig.slurm.cancel(job)
+    rig.until(job, completing)
+    with pytest.raises(Refused):
+        rig.slurm.avoid(job, ["n4"])
+
+
+def test_avoid_merges_with_what_the_user_excluded(rig):
+    job = rig.submit("--exclude=n4", "--hold")
+    rig.slurm.avoid(job, ["n2"])
+    rig.slurm.avoid(job, ["n2", "n4"])
+    assert set(rig.slurm.show(job).excluded) == {"n2", "n4"}
+
+
+def test_avoid_is_taken_while_the_job_completes_and_kept(rig):
+    job = rig.start("-N1", "--exclude=n4")
+    first = rig.slurm.show(job).nodes[0]
+    rig.slurm.requeue(job)
+    rig.until(job, completing)
+    rig.slurm.avoid(job, [first])
+    rig.until(job, pending)
+    rig.slurm.start_now(job)
+    now = rig.until(job, running)
+    assert set(now.excluded) == {first, "n4"}
+    assert first not in now.nodes
+
+
+def test_avoid_of_an_unknown_node_is_refused(rig):
+    job = rig.submit("--hold")
+    with pytest.raises(Refused):
+        rig.slurm.avoid(job, ["elsewhere"])
+
+
+def test_a_held_job_waits_for_its_release(rig):
+    job = rig.submit("--hold")
+    now = rig.slurm.show(job)
+    assert (now.held, now.starts_in_s) == (True, None)
+    rig.slurm.release(job)
+    rig.until(job, running)
+    rig.slurm.release(job)
+    assert running(rig.slurm.show(job))
+
+
+def test_release_of_a_finished_job_is_refused(rig):
+    job = rig.start()
+    rig.finish(job)
+    rig.until(job, over)
+    with pytest.raises(Refused):
+        rig.slurm.release(job)
+
+
+def test_a_job_that_was_held_after_its_requeue_stays(rig):
+    job = rig.requeued()
+    rig.hold(job)
+    assert rig.slurm.show(job).held
+    with pytest.raises(AssertionError, match="not running"):
+        rig.until(job, running, within_s=2)
+    rig.slurm.release(job)
+    rig.until(job, running)
+
+
+def test_nodes_are_listed_by_name_and_all(rig):
+    everything = rig.slurm.nodes()
+    assert [node.name for node in everything] == ["n1", "n2", "n3", "n4"]
+    assert {node.state for node in everything} == {NodeState.UP}
+    assert [node.name for node in rig.slurm.nodes(["n3", "n4"])] == ["n3", "n4"]
+    with pytest.raises(Refused):
+        rig.slurm.nodes(["elsewhere"])
+
+
+def test_the_settings_that_ftsup_needs_are_there(rig):
+    settings = rig.slurm.config()
+    assert jobs.config_s(settings["KillWait"]) is not None
+    assert jobs.config_s(settings["UnkillableStepTimeout"]) is not None
+    assert settings["ProctrackType"].startswith("proctrack/")
+
+
+def test_a_script_that_is_none_is_refused(rig):
+    with pytest.raises(Refused):
+        rig.slurm.submit(rig.folder / "missing.sh")
+    with pytest.raises(Refused):
+        rig.submit(text="echo no first line\n")
+
+
+def test_wrong_requests_are_refused_at_once(rig):
+    for wrong in (["--partition=elsewhere"], ["--exclude=elsewhere"]):
+        with pytest.raises(Refused):
+            rig.submit(*wrong)
+
+
+def test_test_only_answers_and_submits_nothing(rig):
+    script = rig.folder / "job.sh"
+    script.write_text("#!/bin/bash\n")
+    said = rig.slurm.submit(script, args=["-N2"], test_only=True)
+    assert "to start at" in said
+    with pytest.raises(Refused):
+        rig.slurm.submit(script, args=["-N9"], test_only=True)
+
+
+def test_more_nodes_than_there_are_wait_for_ever(rig):
+    job = rig.submit("-N9")
+    now = rig.slurm.show(job)
+    assert (now.state, now.num_nodes) == (JobState.PENDING, 9)
