@@ -413,7 +413,7 @@ def _merge(state: State, faults: tuple[Fault, ...]) -> State:
 def _both(old: Fault, new: Fault) -> Fault:
     """One rank, two reports: an end outranks a standstill; a stack says what a standstill is; empty fields are filled."""
     how = old.how
-    if old.how in HANGS and (new.how not in HANGS or new.how is How.WAITING):
+    if old.how in HANGS and (new.how not in HANGS or (old.how is How.QUIET and new.how is How.WAITING)):
         how = new.how
     filled: dict[str, Any] = {
         name: getattr(old, name) or getattr(new, name)

@@ -1,0 +1,437 @@
+"""One fake world for the policy: a clock, a Slurm, nodes, ranks that train in step, and both real machines between them.
+
+A story is written by rank and step and reads like its title:
+
+    world = World(nodes=2, ranks=2).strike("hang", rank=3, step=100)
+    world.run()
+    assert world.verdicts() == [...]
+
+Simulated time only. Nothing here inherits what it imitates.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup.events import Epoch, Fault, How, Line, VerdictKind
+from ftsup.policy import machine as leading
+from ftsup.policy import node as noding
+from ftsup.policy.rules import Hang, Rules
+from ftsup.policy.state import Stage, State
+from ftsup.policy.watch import Process, Sight
+from ftsup.worker.beatfile import Beat, Phase
+
+RULES = Rules(hang=Hang(step_s=20.0, init_s=60.0, first_step_s=60.0, shutdown_s=30.0), grace_s=5.0, kill_wait_s=5.0, warning_s=60.0)
+
+
+@dataclass
+class Rank:
+    """One rank: steps once a second in step with all others, until something strikes it."""
+
+    rank: int
+    node: str
+    beats: int = 0
+    phase: Phase = Phase.INIT
+    process: Process = Process.RUNNING
+    hangs: bool = False
+    fault: Fault | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not Process.GONE
+
+
+@dataclass
+class Node:
+    """One node and its supervisor."""
+
+    name: str
+    state: noding.State | None = None
+    instance: str = ""
+    stopped: bool = False
+    gone: bool = False
+    """The node says nothing and starts nothing."""
+    ranks: list[Rank] = field(default_factory=list)
+    inbox: list[ev.NodeOrder] = field(default_factory=list)
+    outbox: list[Any] = field(default_factory=list)
+    heard_t: float = 0.0
+    silent_t: float = -1e9
+
+
+@dataclass
+class Strike:
+    """Something that strikes once (or each time) a rank has done a step."""
+
+    what: str
+    rank: int
+    step: int
+    times: int = 1
+    error: str = "ValueError: no"
+
+
+class World:
+    """Everything. Times are seconds; one look a second, as the real ones."""
+
+    def __init__(self, *, nodes: int = 2, ranks: int = 2, steps: int = 60, save_every: int = 10, rules: Rules = RULES) -> None:
+        self.rules = rules
+        self.t = 1000.0
+        self.names = tuple(f"n{i + 1}" for i in range(nodes))
+        self.spare = f"n{nodes + 1}"
+        self.per_node, self.total, self.save_every = ranks, steps, save_every
+        self.nodes: dict[str, Node] = {}
+        self.log: list[Line] = []
+        self.state: State = State()
+        self.leader_alive = False
+        self.leader_stopped = False
+        self.quit: int | None = None
+        self.deadline: float | None = None
+        self.strikes: list[Strike] = []
+        self.later: list[tuple[float, int, Callable[[], None]]] = []
+        self._ids: Iterator[int] = count(1)
+        self.saved: int = 0
+        self.base = 0
+        self.finished_runs = 0
+        # Slurm
+        self.job_state, self.completing, self.restarts = "RUNNING", False, 0
+        self.excluded: set[str] = set()
+        self.refusals = 0
+        self.slurm_away = False
+        self.limit_t: float | None = None
+        self.requeues: list[float] = []
+        self.launches: list[tuple[Epoch, tuple[str, ...]]] = []
+        self.news: list[str] = []
+
+    # The story -----------------------------------------------------------------------------------------------------------
+
+    def strike(self, what: str, *, rank: int, step: int, times: int = 1, error: str = "ValueError: no") -> World:
+        """hang | stop | kill | error | exit | stuck-end, once the rank has done the step."""
+        self.strikes.append(Strike(what, rank, step, times, error))
+        return self
+
+    def at(self, seconds: float, action: Callable[[], None]) -> World:
+        """Do something so many seconds from now."""
+        heapq.heappush(self.later, (self.t + seconds, next(self._ids), action))
+        return self
+
+    def start(self) -> World:
+        """A grant begins: its leader starts."""
+        self.job_state, self.completing = "RUNNING", False
+        if self.excluded & set(self.names):
+            self.names = tuple(name if name not in self.excluded else self.spare for name in self.names)
+        self.nodes = {name: Node(name) for name in self.names}
+        self.start_leader()
+        return self
+
+    def start_leader(self) -> None:
+        """A leader begins, and replays."""
+        state = State()
+        for line in self.log:
+            state = leading.step(state, line.event, self.rules).state
+        assert state == self.state or not self.leader_alive, "replaying the log gives the same state"
+        self.state, self.leader_alive, self.quit = state, True, None
+        self.tell(ev.LeaderStarted(job="7", restarts=self.restarts, host=self.names[0], pid=next(self._ids), nodes=self.names))
+
+    def kill_leader(self) -> None:
+        self.leader_alive = False
+
+    def run(self, *, limit_s: float = 3000.0, until: Callable[[], bool] | None = None) -> World:
+        """Until the leader quits for good, or `until`; AssertionError when it takes longer than limit_s."""
+        if not self.log:
+            self.start()
+        end = self.t + limit_s
+        done = until or (lambda: self.quit is not None and not self.completing and self.job_state != "PENDING")
+        while not done():
+            assert self.t < end, f"still {self.state.stage} after {limit_s} s: {self.log[-5:]}"
+            self.second()
+        return self
+
+    # Time ----------------------------------------------------------------------------------------------------------------
+
+    def second(self) -> None:
+        """One second of everything."""
+        self.t += 1.0
+        while self.later and self.later[0][0] <= self.t:
+            heapq.heappop(self.later)[2]()
+        self._train()
+        for node in list(self.nodes.values()):
+            self._node_turn(node)
+        if self.limit_t is not None and self.t >= self.limit_t and self.job_state == "RUNNING" and not self.completing:
+            self._end_job("TIMEOUT")
+        if self.leader_alive and not self.leader_stopped and self.quit is None:
+            self._leader_turn()
+
+    def _leader_turn(self) -> None:
+        for node in list(self.nodes.values()):
+            if node.outbox:
+                node.heard_t = self.t
+            for event in self._take(node):
+                self.tell(event)
+            if node.state is not None and not node.stopped:
+                node.heard_t = self.t
+            quiet_s = self.t - node.heard_t
+            known = node.name in self.state.instances
+            if known and quiet_s >= self.rules.node_grace_s and self.t - node.silent_t >= self.rules.node_grace_s:
+                node.silent_t = self.t
+                self.tell(ev.NodeSilent(node=node.name, quiet_s=quiet_s))
+        self.tell(ev.Tick())
+
+    def _take(self, node: Node) -> list[Any]:
+        events, node.outbox = node.outbox, []
+        return events
+
+    def tell(self, event: Any) -> None:  # noqa: ANN401 - any of the leader's events
+        """The leader takes an event in, logs it and acts, as supervisor/lead.py does."""
+        if not self.leader_alive or self.quit is not None:
+            return
+        event = replace(event, t=self.t)
+        out = leading.step(self.state, event, self.rules)
+        if isinstance(event, ev.Tick) and out.state == self.state and not out.orders:
+            return
+        self.state = out.state
+        self.log.append(Line(n=len(self.log) + 1, event=event, orders=out.orders))
+        for order in out.orders:
+            self._order(order)
+
+    # Orders --------------------------------------------------------------------------------------------------------------
+
+    def _order(self, order: Any) -> None:  # noqa: ANN401, C901, PLR0912 - a dispatcher
+        if isinstance(order, ev.StartStep):
+            for name in self.names:
+                if self.nodes[name].state is None and not self.nodes[name].gone:
+                    self.at(1.0, lambda name=name: self._start_supervisor(name))  # type: ignore[misc]
+        elif isinstance(order, ev.StartNode):
+            self.at(1.0, lambda: self._start_supervisor(order.node))
+        elif isinstance(order, ev.PickCheckpoint):
+            path = f"step{self.saved}.pt" if self.saved else None
+            self.base = self.saved
+            self.at(0.0, lambda: self.tell(ev.CheckpointPicked(epoch=order.epoch, path=path, step=self.base if path else None)))
+        elif isinstance(order, (ev.Prepare, ev.Launch, ev.Collect, ev.Stop, ev.Leave)):
+            if isinstance(order, ev.Launch):
+                self._check_launch(order)
+            self.nodes[order.node].inbox.append(order)
+        elif isinstance(order, ev.AskSlurm):
+            self.at(0.0, self._answer)
+        elif isinstance(order, ev.Decide):
+            self.at(0.0, lambda: self.tell(ev.Decided(mirrored=True)))
+        elif isinstance(order, ev.Requeue):
+            self._requeue()
+        elif isinstance(order, ev.Avoid):
+            self._avoid(order)
+        elif isinstance(order, ev.Notify):
+            self.news.append(order.text)
+        elif isinstance(order, ev.Quit):
+            self.quit = order.code
+
+    def _check_launch(self, order: ev.Launch) -> None:
+        """Never a Launch before all of the old attempt is gone."""
+        live = [rank for node in self.nodes.values() for rank in node.ranks if rank.alive]
+        began = [epoch for epoch, _ in self.launches if epoch == order.epoch]
+        assert began or not live, f"launch of {order.epoch} while {live} live"
+        if not began:
+            self.launches.append((order.epoch, self.names))
+
+    # Slurm ---------------------------------------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        if self.slurm_away:
+            self.tell(ev.SlurmFailed(op="show", kind="Unavailable", why="controller away"))
+            return
+        left = None if self.limit_t is None else max(self.limit_t - self.t, 0.0)
+        self.tell(ev.SlurmSaid(state=self.job_state, completing=self.completing, restarts=self.restarts, left_s=left, kill_wait_s=5.0))
+
+    def _requeue(self) -> None:
+        self.requeues.append(self.t)
+        if self.slurm_away:
+            self.at(1.0, lambda: self.tell(ev.SlurmFailed(op="requeue", kind="Unavailable", why="controller away")))
+        elif self.refusals > 0:
+            self.refusals -= 1
+            self.at(0.0, lambda: self.tell(ev.SlurmFailed(op="requeue", kind="Refused", why="no")))
+        else:
+            self.at(0.0, lambda: self.tell(ev.RequeueAsked()))
+            self.requeue_job()
+
+    def requeue_job(self) -> None:
+        """`scontrol requeue`, by whomever."""
+        if self.job_state == "RUNNING" and not self.completing:
+            self._end_job("PENDING")
+
+    def cancel_job(self) -> None:
+        """`scancel`."""
+        if self.job_state == "RUNNING" and not self.completing:
+            self._end_job("CANCELLED")
+        elif self.job_state in {"PENDING", "RUNNING"}:
+            self.job_state = "CANCELLED"
+
+    def _end_job(self, state: str) -> None:
+        self.job_state, self.completing = state, True
+        for node in self.nodes.values():
+            if node.state is not None and not node.stopped:
+                self._happen(node, noding.Signal(t=self.t, warning=False))
+        self.at(0.0, lambda: self.tell(ev.Signalled(signal="SIGTERM")))
+        self.at(5.0, self._swept)
+
+    def _swept(self) -> None:
+        self.leader_alive = False
+        for node in self.nodes.values():
+            node.state, node.ranks = None, []
+        self.completing = False
+        if self.job_state == "PENDING":
+            self.restarts += 1
+            self.at(10.0, lambda: self.start() if self.job_state == "PENDING" else None)
+
+    def _avoid(self, order: ev.Avoid) -> None:
+        if self.job_state == "RUNNING" and not self.completing:
+            self.at(0.0, lambda: self.tell(ev.SlurmFailed(op="avoid", kind="Refused", why="running")))
+            return
+        self.excluded |= set(order.nodes)
+        self.at(0.0, lambda: self.tell(ev.AvoidSet(nodes=order.nodes)))
+
+    # Nodes ---------------------------------------------------------------------------------------------------------------
+
+    def _start_supervisor(self, name: str) -> None:
+        node = self.nodes[name]
+        if node.gone or self.completing:
+            return
+        if node.state is not None:
+            if node.stopped:
+                node.outbox.append(ev.NodeUp(node=name, instance=f"{name}:{next(self._ids)}", held=1))
+            return
+        node.ranks = []  # its predecessor's guard has ended them
+        node.instance = f"{name}:{next(self._ids)}"
+        node.state = noding.State(node=name, index=self.names.index(name))
+        node.outbox = [ev.NodeUp(node=name, instance=node.instance)]
+
+    def kill_supervisor(self, name: str) -> None:
+        self.nodes[name].state = None
+        self.nodes[name].ranks = []
+        self.nodes[name].inbox = []
+
+    def _node_turn(self, node: Node) -> None:
+        if node.state is None or node.stopped:
+            return
+        orders, node.inbox = node.inbox, []
+        for order in orders:
+            self._happen(node, noding.Ordered(t=self.t, order=order))
+        if node.state is None or node.state.stage is not noding.Stage.RUNNING:
+            return
+        ended = tuple(rank.fault for rank in node.ranks if rank.fault is not None)
+        if ended:
+            self._happen(node, noding.RanksEnded(t=self.t, faults=ended))
+        if any(fault.how is not How.RETURNED for fault in ended):
+            for rank in node.ranks:  # torchrun ends the others at once
+                rank.process = Process.GONE
+            self._happen(node, noding.ChildEnded(t=self.t, code=1, ended=ended))
+        elif node.ranks and not any(rank.alive for rank in node.ranks):
+            self._happen(node, noding.ChildEnded(t=self.t, code=0, ended=ended))
+        sights = {
+            rank.rank: Sight(beat=Beat(pid=1, activity=rank.beats, beats=rank.beats, phase=rank.phase), process=rank.process)
+            for rank in node.ranks
+        }
+        self._happen(node, noding.Looked(t=self.t, sights=sights))
+
+    def _happen(self, node: Node, happening: noding.Happening) -> None:
+        if node.state is None:
+            return
+        node.state, acts = noding.step(node.state, happening, self.rules)
+        for act in acts:
+            self._act(node, act)
+
+    def _act(self, node: Node, act: Any) -> None:  # noqa: ANN401, C901 - a dispatcher
+        if isinstance(act, noding.Tell):
+            node.outbox.append(act.event)
+        elif isinstance(act, noding.RunSetup):
+            self._happen(node, noding.SetupEnded(t=self.t))
+        elif isinstance(act, noding.FindPort):
+            self._happen(node, noding.PortFound(t=self.t, address=node.name, port=29500))
+        elif isinstance(act, noding.StartChild):
+            first = act.order.node_rank * self.per_node
+            node.ranks = [Rank(first + i, node.name) for i in range(self.per_node)]
+            self._happen(node, noding.Started(t=self.t, pid=1, ranks=tuple(rank.rank for rank in node.ranks)))
+        elif isinstance(act, noding.Gather):
+            faults = tuple(
+                Fault(how=How.QUIET if rank.hangs else How.WAITING, node=node.name, rank=rank.rank) for rank in node.ranks if rank.alive
+            )
+            self._happen(node, noding.Gathered(t=self.t, incident=act.incident, faults=faults))
+        elif isinstance(act, noding.EndChild):
+            self.at(1.0, lambda: self._ended(node))
+        elif isinstance(act, noding.Exit):
+            node.state = None
+
+    def _ended(self, node: Node) -> None:
+        for rank in node.ranks:
+            rank.process = Process.GONE
+        if node.state is not None:
+            self._happen(node, noding.Gone(t=self.t, took_s=1.0))
+
+    # Training ------------------------------------------------------------------------------------------------------------
+
+    def _train(self) -> None:
+        """One step a second, if every rank of the job takes part."""
+        ranks = sorted((rank for node in self.nodes.values() for rank in node.ranks), key=lambda rank: rank.rank)
+        if len(ranks) < len(self.names) * self.per_node:
+            return
+        able = all(rank.alive and not rank.hangs and rank.process is Process.RUNNING for rank in ranks)
+        if not able:
+            return
+        for rank in ranks:
+            if rank.phase is Phase.SHUTDOWN:
+                rank.process = Process.GONE
+                continue
+            rank.beats += 1
+            rank.phase = Phase.STEP
+            done = self.base + rank.beats
+            self._struck(rank, done)
+            if done >= self.total and rank.alive and not rank.hangs:
+                rank.phase = Phase.SHUTDOWN
+                rank.fault = Fault(how=How.RETURNED, node=rank.node, rank=rank.rank, code=0)
+        step_now = self.base + ranks[0].beats
+        if step_now % self.save_every == 0 and all(rank.alive for rank in ranks):
+            self.saved = max(self.saved, step_now)
+
+    def _struck(self, rank: Rank, done: int) -> None:
+        for strike in self.strikes:
+            if strike.rank != rank.rank or strike.step != done or strike.times <= 0:
+                continue
+            strike.times -= 1
+            if strike.what == "hang":
+                rank.hangs = True
+            elif strike.what == "stuck-end":
+                rank.hangs, rank.phase = True, Phase.SHUTDOWN
+                rank.fault = Fault(how=How.RETURNED, node=rank.node, rank=rank.rank, code=0)
+            elif strike.what == "stop":
+                rank.process = Process.STOPPED
+            else:
+                rank.process = Process.GONE
+                how, extra = {
+                    "kill": (How.SIGNAL, {"signal": "SIGKILL"}),
+                    "error": (How.EXCEPTION, {"error": strike.error, "fingerprint": strike.error, "code": 1}),
+                    "exit": (How.EXIT, {"code": 3}),
+                }[strike.what]
+                rank.fault = Fault(how=how, node=rank.node, rank=rank.rank, **extra)
+
+    # What happened -------------------------------------------------------------------------------------------------------
+
+    def verdicts(self) -> list[tuple[VerdictKind, str]]:
+        """The verdicts of all incidents, with the row that gave them."""
+        return [
+            (order.verdict.kind, order.verdict.rule)
+            for line in self.log
+            for order in line.orders
+            if isinstance(order, ev.Incident) and order.verdict
+        ]
+
+    def roots(self) -> list[Fault]:
+        """The root fault of each judged incident."""
+        return [order.root for line in self.log for order in line.orders if isinstance(order, ev.Incident) and order.root]
+
+    @property
+    def over(self) -> ev.Verdict | None:
+        """What ended the run."""
+        return self.state.verdict if self.state.stage is Stage.OVER else None
