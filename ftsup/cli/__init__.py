@@ -9,7 +9,7 @@ import difflib
 import os
 import sys
 import traceback
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -59,6 +59,8 @@ class _Lazy(click.Group):
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
     if value:
+        from importlib import metadata  # noqa: PLC0415 - takes as long to import as everything else of --help
+
         click.echo(f"ftsup {metadata.version('ftsup')}")
         ctx.exit()
 
@@ -69,10 +71,10 @@ def ftsup() -> None:
     """Keep a long PyTorch training job alive on a Slurm cluster."""
 
 
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str] | None = None, *, program: click.Command = ftsup) -> int:
     """The program: runs one command; its exit code. What a person should read goes to standard error, without a traceback."""
     try:
-        code = ftsup.main(args=args, prog_name="ftsup", standalone_mode=False)
+        code = program.main(args=args, prog_name="ftsup", standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
     except click.ClickException as error:

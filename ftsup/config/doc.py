@@ -5,7 +5,6 @@ Everything comes from the types, defaults and descriptions of the keys; nothing 
 
 from __future__ import annotations
 
-import inspect as introspect
 import json
 import textwrap
 from collections.abc import Iterator
@@ -71,7 +70,7 @@ def _keys(kind: inspect.StructType, *, indent: str) -> Iterator[str]:
         section = plain(field.type)[0]
         yield ""
         if isinstance(section, inspect.StructType):
-            yield from _comment(introspect.getdoc(section.cls) or "", indent=indent)
+            yield from _comment(section.cls.__doc__ or "", indent=indent)
             yield f"{indent}{field.encode_name}:"
             yield from _keys(section, indent=indent + "  ")
         else:
@@ -126,7 +125,7 @@ def _schema(type_: inspect.Type) -> dict[str, Any]:
     if isinstance(type_, inspect.StructType):
         return {
             "type": "object",
-            "description": introspect.getdoc(type_.cls),
+            "description": type_.cls.__doc__,
             "properties": {field.encode_name: _property(field) for field in type_.fields},
             "required": [field.encode_name for field in type_.fields if field.required],
             "additionalProperties": False,

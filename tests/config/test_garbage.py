@@ -79,31 +79,10 @@ def test_of_very_many_problems_the_first_are_listed(tmp_path):
 
 KEYS = [line.strip().split(":")[0] for line in FULL.splitlines() if ":" in line and not line.strip().startswith("#")]
 ODD = [
-    "~",
-    "yes",
-    "010",
-    "1:00",
-    "2030-01-01",
-    "1e3",
-    ".inf",
-    "-1",
-    "[]",
-    "{}",
-    "[[a]]",
-    "'",
-    '"',
-    "*x",
-    "&x",
-    "|",
-    ">",
-    "<<",
-    "2030-99-99",
-    "0x",
-    "0b1",
-    "1_0",
-    "190:20:30",
-]
-ODD += ["", "{a: b}", "!!int a", "!!set {a}", "!!binary xx", "9" * 5000, "? a", "- b", "a: b", "\t", "\x00", "\u2028"]
+    "~", "yes", "010", "1:00", "2030-01-01", "1e3", ".inf", "-1", "[]", "{}", "[[a]]", "{a: b}", "'", '"', "*x", "&x", "|", ">", "<<",
+    "2030-99-99", "0x", "0b1", "1_0", "190:20:30", "", "!!int a", "!!set {a}", "!!binary xx", "9" * 5000, "? a", "- b", "a: b",
+    "\t", "\x00", "\u2028",
+]  # fmt: skip
 
 
 @given(
