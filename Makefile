@@ -32,8 +32,9 @@ fix: venv  ## formats, and mends what the linter can mend
 bench: venv  ## the figures: every tests/bench/bench_*.py in turn
 	@$(py) -m tests.bench $(ARGS)
 
-cover: venv  ## the suite again, counting lines and branches
+cover: venv  ## the suite again, counting lines and branches; all of policy must be reached
 	@$(pytest) -n 2 --dist loadgroup --cov --cov-report=term $(ARGS)
+	@$(py) -m coverage report --include='ftsup/policy/*,ftsup/events.py' --fail-under=100 --show-missing
 
 clean:  ## removes what was built and cached here, .venv too; runs stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov
