@@ -109,6 +109,8 @@ def render(config: Config, *, run: RunDir, python: str, template: str) -> str:
             run_name=run.id.replace("/", "-"),
             local_dir=config.local_dir,
             requeue=config.slurm.requeue is Requeue.REQUEUE,
+            leaders=config.policy.leaders,
+            requeues=config.policy.requeues,
         )
     except jinja2.TemplateError as error:
         line = f" (line {error.lineno})" if isinstance(error, jinja2.TemplateSyntaxError) else ""

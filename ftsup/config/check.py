@@ -108,5 +108,9 @@ OWNED = {
     "output": "the script's output lies in the run directory",
     "propagate": "the login node's limits must not reach the ranks",
     "wrap": "command",
-} | {key_name(field).replace("_", "-"): f"slurm.{key_name(field)}" for field in SlurmOptions.__struct_fields__ if field != "extra"}
+} | {
+    key_name(field).replace("_", "-"): f"slurm.{key_name(field)}"
+    for field in SlurmOptions.__struct_fields__
+    if field not in {"extra", "template"}
+}
 """Options of sbatch that are not the user's to give as `slurm.extra`, and the key or the reason instead."""

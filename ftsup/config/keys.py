@@ -105,6 +105,10 @@ class SlurmOptions(Section, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(default_factory=dict)
 
+    template: Annotated[str, Meta(description="your own template of the batch script, below workdir if it is relative; empty: ftsup's")] = (
+        ""
+    )
+
     @property
     def warning(self) -> Warning_:
         """`signal` in its parts."""
@@ -174,9 +178,16 @@ class Waits(Section, frozen=True, kw_only=True):
     ask_s: Annotated[
         Positive, Meta(description="between two questions to Slurm about the job: hundreds of leaders must not load a controller")
     ] = _RULES.ask_s
+    kill_margin_s: Annotated[
+        Duration, Meta(description="told to end, ftsup is done so long before Slurm's KillWait runs out: SIGKILL leaves no record")
+    ] = _RULES.kill_margin_s
     end_margin_s: Annotated[
         Duration, Meta(description="a requeue is asked so long before EndTime less KillWait: after that Slurm calls the job TIMEOUT")
     ] = _RULES.end_margin_s
+    stagger_s: Annotated[
+        Duration, Meta(description="nodes whose batch host is gone requeue the job one after another, so far apart, so that one does it")
+    ] = _RULES.stagger_s
+    staggers: Annotated[Count, Meta(description="how many nodes stand in that line; all others wait as long as the last")] = _RULES.staggers
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -260,7 +271,10 @@ class Config(Section, frozen=True, kw_only=True):
             pick_s=self.waits.pick_s,
             beats_s=self.waits.beats_s,
             ask_s=self.waits.ask_s,
+            kill_margin_s=self.waits.kill_margin_s,
             end_margin_s=self.waits.end_margin_s,
+            stagger_s=self.waits.stagger_s,
+            staggers=self.waits.staggers,
             warning_s=float(self.slurm.warning.lead_s),
             can_requeue=self.slurm.requeue is not Requeue.OFF,
             workers_per_node=self.workers,

@@ -24,9 +24,6 @@ from ftsup.worker.beatfile import Phase
 
 SWEEP_GRACE_S = 2.0
 """What torchrun left behind gets this long: torchrun had its own turn to end it."""
-STAGGER_S = 20.0
-STAGGERS = 6
-"""Nodes that requeue a job without a leader do it one after another, so that one does it: `scontrol requeue incomplete`."""
 
 
 class Stage(Enum):
@@ -438,7 +435,7 @@ def _signal(state: State, happening: Signal, rules: Rules) -> Change:
     if happening.warning:
         return state, (Tell(event=ev.Warned(node=state.node)),)
     told = Tell(event=ev.Terminated(node=state.node))
-    state, acts = _leave(state, max(min(rules.grace_s, rules.kill_wait_s - 2.0), 0.5))
+    state, acts = _leave(state, max(min(rules.grace_s, rules.kill_wait_s - rules.kill_margin_s), 0.5))
     return state, (told, *acts)
 
 
@@ -450,7 +447,7 @@ def _batch_host(state: State, happening: BatchHost, rules: Rules) -> Change:
     """Silence is no proof: only a batch host that Slurm calls gone ends the waiting."""
     if happening.alive is not False or state.lost or not rules.can_requeue:
         return state, ()
-    return replace(state, lost=True), (RequeueAlone(delay_s=STAGGER_S * min(state.index, STAGGERS)),)
+    return replace(state, lost=True), (RequeueAlone(delay_s=rules.stagger_s * min(state.index, rules.staggers)),)
 
 
 ORDERS: dict[type, Callable[[State, Any, Rules], Change]] = {

@@ -88,7 +88,15 @@ class Budgets(Section, frozen=True, kw_only=True):
     starts: Annotated[Count, Meta(description="launches that never came to training (set-up, rendezvous, a dead supervisor)")] = 4
     ports: Annotated[Count, Meta(description="launches in a row that found their port taken: at once again, on another port")] = 5
     refusals: Annotated[Count, Meta(description="how often Slurm may refuse a requeue before the run stops")] = 3
-    requeues: Annotated[Count, Meta(description="requeues without progress: each may wait hours in the queue")] = 5
+    leaders: Annotated[
+        int, Meta(ge=1, description="deaths of the leader without progress before the batch script stops starting it in place")
+    ] = 3
+    requeues: Annotated[
+        Count,
+        Meta(
+            description="requeues without progress, the leader's and (counted apart) the batch script's: each may wait hours in the queue"
+        ),
+    ] = 5
     hard_cap: Annotated[int, Meta(ge=1, description="attempts of a run in all, whatever their progress; never refills")] = 200
     back_off_s: Annotated[
         Duration, Meta(description="wait before the second restart without progress; doubles; the first waits for nothing")
@@ -118,7 +126,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     ask_s: float = 60.0
     warning_s: float = 120.0
     kill_wait_s: float = 30.0
+    kill_margin_s: float = 2.0
     end_margin_s: float = 15.0
+    stagger_s: float = 20.0
+    staggers: int = 6
     can_requeue: bool = True
     workers_per_node: int = 1
     watched: bool = True
