@@ -17,7 +17,7 @@ VERSION = "22.05.8"
 CONNECT = "Unable to contact slurm controller (connect failure)"
 
 
-class Away(Exception):  # noqa: N818 - what happened
+class Away(Exception):
     """The controller does not answer."""
 
 

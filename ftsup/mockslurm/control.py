@@ -59,7 +59,7 @@ def configure(state_dir: Path, **settings: object) -> Settings:
 
 def _changed(settings: Settings, changes: Mapping[str, object]) -> Settings:
     try:
-        return msgspec.convert(msgspec.to_builtins(settings) | msgspec.to_builtins(dict(changes)), type=Settings)
+        return msgspec.convert(msgspec.to_builtins(settings) | msgspec.to_builtins(dict(changes)), type=Settings, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"mock Slurm: {error}", hint=f"its settings: {', '.join(Settings.__struct_fields__)}") from None
 

@@ -106,7 +106,7 @@ class StepRec(msgspec.Struct, kw_only=True):
     overlap: bool = False
     no_kill: bool = False
     state: StepState = StepState.WAITING
-    stepds: dict[str, Ident] = {}  # noqa: RUF012 - msgspec copies it for each struct
+    stepds: dict[str, Ident] = {}
 
 
 class JobRec(msgspec.Struct, kw_only=True):
@@ -117,7 +117,7 @@ class JobRec(msgspec.Struct, kw_only=True):
     num_nodes: int
     submit_at: float
     eligible_at: float
-    options: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it for each struct
+    options: dict[str, str] = {}
     script: str = ""
     workdir: str = ""
     stdout: str = ""
@@ -127,9 +127,9 @@ class JobRec(msgspec.Struct, kw_only=True):
     limit_s: float | None = None
     requeue: bool = True
     no_kill: bool = False
-    excluded: list[str] = []  # noqa: RUF012 - as above
-    required: list[str] = []  # noqa: RUF012 - as above
-    after: list[int] = []  # noqa: RUF012 - as above
+    excluded: list[str] = []
+    required: list[str] = []
+    after: list[int] = []
     warn_signal: int = 0
     warn_s: float = 0.0
     warn_batch: bool = False
@@ -143,7 +143,7 @@ class JobRec(msgspec.Struct, kw_only=True):
     """How many times it was given nodes."""
     launched: int = 0
     """The grant whose batch script was started."""
-    nodes: list[str] = []  # noqa: RUF012 - as above
+    nodes: list[str] = []
     accrue_at: float = 0.0
     start_at: float = 0.0
     end_at: float = 0.0
@@ -152,8 +152,8 @@ class JobRec(msgspec.Struct, kw_only=True):
     """As wait() gives it."""
     kill_note: str = ""
     """Why its processes are being ended, in slurmstepd's words."""
-    signals: list[Signal] = []  # noqa: RUF012 - as above
-    steps: list[StepRec] = []  # noqa: RUF012 - as above
+    signals: list[Signal] = []
+    steps: list[StepRec] = []
     next_step: int = 0
     runner: Ident | None = None
 
@@ -178,8 +178,8 @@ class World(msgspec.Struct, kw_only=True):
 
     settings: Settings = msgspec.field(default_factory=Settings)
     faults: Faults = msgspec.field(default_factory=Faults)
-    nodes: dict[str, NodeRec] = {}  # noqa: RUF012 - as above
-    jobs: dict[int, JobRec] = {}  # noqa: RUF012 - as above
+    nodes: dict[str, NodeRec] = {}
+    jobs: dict[int, JobRec] = {}
     next_job: int = 1
     booted_at: float = 0.0
 

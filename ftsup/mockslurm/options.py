@@ -40,10 +40,15 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
         return self.values.get(name, default)
 
 
+def say(program: str, line: str) -> None:
+    """Say what is wrong as Slurm says it."""
+    print(f"{program}: error: {line}", file=sys.stderr)
+
+
 def fail(program: str, *lines: str, code: int = 1) -> NoReturn:
-    """Say what is wrong as Slurm says it, and exit."""
+    """Say what is wrong, and exit."""
     for line in lines:
-        print(f"{program}: error: {line}", file=sys.stderr)
+        say(program, line)
     raise SystemExit(code)
 
 
@@ -119,155 +124,74 @@ def sbatch_lines(script: str) -> list[str]:
     return words
 
 
-_JOB_LETTERS = {
-    "A": "account", "c": "cpus-per-task", "C": "constraint", "d": "dependency", "D": "chdir", "e": "error", "H": "hold",
-    "i": "input", "J": "job-name", "k": "no-kill", "m": "distribution", "n": "ntasks", "N": "nodes", "o": "output", "O": "overcommit",
-    "p": "partition", "q": "qos", "Q": "quiet", "t": "time", "v": "verbose", "V": "version", "w": "nodelist", "x": "exclude",
-    "G": "gpus", "b": "begin", "F": "nodefile", "L": "licenses", "s": "oversubscribe",
-}  # fmt: skip
-_JOB_VALUED = frozenset({
-    "account", "begin", "chdir", "comment", "constraint", "cpus-per-gpu", "cpus-per-task", "dependency", "distribution", "error",
-    "exclude", "export", "gpu-bind", "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags",
-    "hint", "input", "job-name", "licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu", "nice", "nodelist",
-    "nodes", "ntasks", "ntasks-per-core", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-gpu", "open-mode", "output",
-    "partition", "priority", "qos", "reservation", "signal", "switches", "threads-per-core", "time", "time-min", "tmp", "wckey",
-    "core-spec", "deadline", "delay-boot", "container", "network", "sockets-per-node", "cores-per-socket", "uid", "gid", "cpu-freq",
-    "mem-bind", "power", "profile", "acctg-freq", "extra-node-info", "nodefile", "thread-spec", "clusters", "bb", "bbf", "mcs-label",
-})  # fmt: skip
-_JOB_FLAGS = frozenset(
-    {"contiguous", "overcommit", "quiet", "verbose", "version", "help", "usage", "spread-job", "use-min-nodes", "reboot", "hold"}
-)
-_JOB_OPTIONAL = frozenset({"exclusive", "no-kill", "propagate", "oversubscribe", "get-user-env"})
+def _table(program: str, *, letters: str, valued: str, flags: str, optional: str = "", usage_code: int = 1) -> Table:
+    """A table from words: `letters` are `o=output`, the rest long names."""
+    return Table(
+        program=program,
+        letters={pair[0]: pair[2:] for pair in letters.split()},
+        valued=frozenset(valued.split()),
+        flags=frozenset(flags.split()),
+        optional=frozenset(optional.split()),
+        usage_code=usage_code,
+    )
 
-SBATCH = Table(
-    program="sbatch",
-    letters=_JOB_LETTERS | {"a": "array", "W": "wait", "h": "help"},
-    valued=_JOB_VALUED | {"array", "export-file", "wrap", "batch"},
-    flags=_JOB_FLAGS | {"parsable", "requeue", "no-requeue", "test-only", "wait", "ignore-pbs"},
-    optional=_JOB_OPTIONAL | {"kill-on-invalid-dep"},
+
+_JOB_LETTERS = """
+A=account b=begin c=cpus-per-task C=constraint d=dependency D=chdir e=error F=nodefile G=gpus H=hold i=input J=job-name k=no-kill
+L=licenses m=distribution n=ntasks N=nodes o=output O=overcommit p=partition q=qos Q=quiet s=oversubscribe t=time v=verbose
+V=version w=nodelist x=exclude h=help
+"""
+_JOB_VALUED = """
+account acctg-freq bb bbf begin chdir clusters comment constraint container core-spec cores-per-socket cpu-freq cpus-per-gpu
+cpus-per-task deadline delay-boot dependency distribution error exclude export extra-node-info gid gpu-bind gpu-freq gpus
+gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint input job-name licenses mail-type mail-user mcs-label mem mem-bind
+mem-per-cpu mem-per-gpu network nice nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node
+ntasks-per-socket open-mode output partition power priority profile qos reservation signal sockets-per-node switches thread-spec
+threads-per-core time time-min tmp uid wckey
+"""
+_JOB_FLAGS = "contiguous help hold overcommit quiet reboot spread-job usage use-min-nodes verbose version"
+_JOB_OPTIONAL = "exclusive get-user-env no-kill oversubscribe propagate"
+
+SBATCH = _table(
+    "sbatch",
+    letters=f"{_JOB_LETTERS} a=array W=wait",
+    valued=f"{_JOB_VALUED} array batch export-file wrap",
+    flags=f"{_JOB_FLAGS} ignore-pbs no-requeue parsable requeue test-only wait",
+    optional=f"{_JOB_OPTIONAL} kill-on-invalid-dep",
+    usage_code=255,
 )
-SRUN = Table(
-    program="srun",
-    letters=_JOB_LETTERS
-    | {
-        "K": "kill-on-bad-exit",
-        "l": "label",
-        "u": "unbuffered",
-        "W": "wait",
-        "r": "relative",
-        "h": "help",
-        "T": "threads",
-        "I": "immediate",
-        "E": "preserve-env",
-        "Z": "no-allocate",
-        "X": "disable-status",
-    },  # fmt: skip
-    valued=_JOB_VALUED
-    | {
-        "wait",
-        "mpi",
-        "relative",
-        "slurmd-debug",
-        "task-epilog",
-        "task-prolog",
-        "prolog",
-        "epilog",
-        "threads",
-        "jobid",
-        "multi-prog",
-        "bcast",
-        "het-group",
-        "msg-timeout",
-        "max-exit-timeout",
-    },  # fmt: skip
-    flags=_JOB_FLAGS
-    | {
-        "exact",
-        "overlap",
-        "label",
-        "unbuffered",
-        "disable-status",
-        "preserve-env",
-        "interactive",
-        "no-allocate",
-        "quit-on-interrupt",
-        "whole",
-        "resv-ports",
-    },  # fmt: skip
-    optional=_JOB_OPTIONAL | {"kill-on-bad-exit", "immediate", "cpu-bind", "pty", "accel-bind"},
+SRUN = _table(
+    "srun",
+    letters=f"{_JOB_LETTERS} E=preserve-env I=immediate K=kill-on-bad-exit l=label r=relative T=threads u=unbuffered "
+    "W=wait X=disable-status",
+    valued=f"{_JOB_VALUED} bcast epilog het-group jobid max-exit-timeout mpi msg-timeout multi-prog prolog relative slurmd-debug "
+    "task-epilog task-prolog threads wait",
+    flags=f"{_JOB_FLAGS} disable-status exact interactive label overlap preserve-env quit-on-interrupt resv-ports unbuffered whole",
+    optional=f"{_JOB_OPTIONAL} accel-bind cpu-bind immediate kill-on-bad-exit pty",
+    usage_code=255,
 )
-SQUEUE = Table(
-    program="squeue",
-    letters={
-        "h": "noheader",
-        "o": "format",
-        "O": "Format",
-        "j": "jobs",
-        "u": "user",
-        "t": "states",
-        "n": "name",
-        "p": "partition",
-        "a": "all",
-        "l": "long",
-        "V": "version",
-        "w": "nodelist",
-        "S": "sort",
-        "v": "verbose",
-        "i": "iterate",
-        "r": "array",
-        "A": "account",
-        "s": "steps",
-    },  # fmt: skip
-    valued=frozenset({"format", "Format", "user", "states", "name", "partition", "nodelist", "sort", "iterate", "account", "jobs"}),
-    flags=frozenset({"noheader", "all", "long", "version", "me", "start", "verbose", "array", "help", "usage", "steps", "local"}),
-    usage_code=1,
+SQUEUE = _table(
+    "squeue",
+    letters="A=account a=all h=noheader i=iterate j=jobs l=long n=name o=format O=Format p=partition r=array s=steps S=sort t=states "
+    "u=user v=verbose V=version w=nodelist",
+    valued="account format Format iterate jobs name nodelist partition sort states user",
+    flags="all array help local long me noheader start steps usage verbose version",
 )
-SINFO = Table(
-    program="sinfo",
-    letters={
-        "h": "noheader",
-        "o": "format",
-        "N": "Node",
-        "n": "nodes",
-        "V": "version",
-        "p": "partition",
-        "t": "states",
-        "a": "all",
-        "l": "long",
-        "R": "list-reasons",
-        "O": "Format",
-        "e": "exact",
-        "v": "verbose",
-    },  # fmt: skip
-    valued=frozenset({"format", "Format", "nodes", "partition", "states"}),
-    flags=frozenset({"noheader", "Node", "version", "all", "long", "list-reasons", "exact", "help", "usage", "verbose"}),
-    usage_code=1,
+SINFO = _table(
+    "sinfo",
+    letters="a=all e=exact h=noheader l=long n=nodes N=Node o=format O=Format p=partition R=list-reasons t=states v=verbose V=version",
+    valued="format Format nodes partition states",
+    flags="all exact help list-reasons long Node noheader usage verbose version",
 )
-SCANCEL = Table(
-    program="scancel",
-    letters={
-        "s": "signal",
-        "b": "batch",
-        "f": "full",
-        "n": "name",
-        "u": "user",
-        "Q": "quiet",
-        "v": "verbose",
-        "V": "version",
-        "t": "state",
-        "p": "partition",
-        "H": "hurry",
-        "w": "nodelist",
-        "A": "account",
-    },  # fmt: skip
-    valued=frozenset({"signal", "name", "user", "state", "partition", "nodelist", "account", "jobname"}),
-    flags=frozenset({"batch", "full", "quiet", "verbose", "version", "hurry", "me", "ctld", "help", "usage"}),
-    usage_code=1,
+SCANCEL = _table(
+    "scancel",
+    letters="A=account b=batch f=full H=hurry n=name p=partition Q=quiet s=signal t=state u=user v=verbose V=version w=nodelist",
+    valued="account jobname name nodelist partition signal state user",
+    flags="batch ctld full help hurry me quiet usage verbose version",
 )
-SCONTROL = Table(
-    program="scontrol",
-    letters={"o": "oneliner", "d": "details", "a": "all", "Q": "quiet", "V": "version", "v": "verbose", "h": "help"},
-    valued=frozenset({"clusters", "uid"}),
-    flags=frozenset({"oneliner", "details", "all", "quiet", "version", "verbose", "help", "local", "hide", "future"}),
-    usage_code=1,
+SCONTROL = _table(
+    "scontrol",
+    letters="a=all d=details h=help o=oneliner Q=quiet v=verbose V=version",
+    valued="clusters uid",
+    flags="all details future help hide local oneliner quiet verbose version",
 )

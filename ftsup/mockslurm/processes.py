@@ -50,9 +50,13 @@ def alive(who: Ident | None) -> bool:
     return bool(who and seen and seen.start == who.start and not seen.zombie)
 
 
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+
+
 def table() -> dict[int, Seen]:
     """Every process now, zombies included: their children still hang below them."""
-    found = {pid: look(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
+    found = {pid: look(pid) for pid in _pids()}
     return {pid: seen for pid, seen in found.items() if seen}
 
 
@@ -75,7 +79,7 @@ def marked(marks: Iterable[str]) -> set[int]:
     """The living processes whose environment holds all of these `NAME=value`. Never this process."""
     wanted = [mark.encode() for mark in marks]
     found = set()
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for pid in _pids():
         with contextlib.suppress(OSError):
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if pid != os.getpid() and all(mark in environment for mark in wanted):

@@ -50,10 +50,7 @@ def squeue(store: Store, arguments: Sequence[str]) -> int:
     except Away:
         print(f"slurm_load_jobs error: {CONNECT}", file=sys.stderr)
         return 1
-    if given.has("Format"):
-        template = _long_format(given.get("Format"))
-    else:
-        template = given.get("format", QUEUE_FORMAT)
+    template = _long_format(given.get("Format")) if given.has("Format") else given.get("format", QUEUE_FORMAT)
     for line in _lines(template, rows, fields, head=not given.has("noheader")):
         print(line)
     return 0

@@ -20,11 +20,11 @@ UNKNOWN_JOB = "Invalid job id specified"
 UNKNOWN_NODE = "Invalid node name specified"
 DISABLED = "Requested operation is presently disabled"
 PENDING = "Job is pending execution"
-CHANGING = "Job can not be altered now, try again later"
+IMPOSSIBLE = "Requested node configuration is not available"
 REQUEUE_NOTE = "DUE TO JOB REQUEUE"
 
 
-class Refusal(Exception):  # noqa: N818 - what the controller says
+class Refusal(Exception):
     """The controller's no, in its words."""
 
 
@@ -57,6 +57,12 @@ def candidates(world: World, job: JobRec) -> list[str]:
         if not (node.down or node.drain) and node.name not in job.excluded and holder(world, node.name) is None
     ]
     return sorted(usable, key=lambda name: name not in job.required)
+
+
+def possible(world: World, job: JobRec) -> None:
+    """Refuse a job that no free cluster could run; a wish for more nodes than there are may wait for ever."""
+    if job.num_nodes <= len(world.nodes) and len(set(world.nodes) - set(job.excluded)) < job.num_nodes:
+        raise Refusal(IMPOSSIBLE)
 
 
 def node_down(world: World, node: NodeRec, *, reason: str, now: float) -> None:
@@ -200,15 +206,15 @@ def requeue(world: World, job: JobRec, *, now: float, hold: bool = False, incomp
         return
     if not job.requeue:
         raise Refusal(DISABLED)
-    if job.completing:
-        raise Refusal(CHANGING)
     if job.state is JobState.PENDING:
         raise Refusal(PENDING)
     if job.state is JobState.RUNNING:
         _requeue_running(job, now, note=REQUEUE_NOTE)
-    else:
-        job.state, job.restarts, job.exit_status, job.runner = JobState.PENDING, job.restarts + 1, 0, None
-        completed(world, job, now)
+    else:  # finished or cancelled, perhaps with its processes still ending: it comes back all the same
+        job.state, job.restarts, job.reason = JobState.PENDING, job.restarts + 1, "None"
+        if not job.completing:
+            job.exit_status, job.runner = 0, None
+            completed(world, job, now)
     if hold:
         job.held, job.reason = True, REQUEUED_HELD
 

@@ -51,6 +51,7 @@ class Runner:
         self.children: set[int] = set()
         self.script_status: int | None = None
         self.script_lost = False
+        self.orphaned: set[int] = set()
         self.next_look = 0.0
         wake = store.wake_file(job_id)
         with contextlib.suppress(FileExistsError):
@@ -105,6 +106,7 @@ class Runner:
         for wanted in job.signals:
             self._pass_on(wanted)
         job.signals = []
+        self._end_orphaned(world, job)
         for step in job.steps:
             if step.state is StepState.RUNNING and not any(one.step == step.step for one in self.daemons):
                 step.state = StepState.DONE
@@ -141,7 +143,7 @@ class Runner:
         if pid == 0:
             stepd.serve(task, node=node, runner=theirs)
         theirs.close()
-        ours.setblocking(False)
+        ours.setblocking(False)  # noqa: FBT003 - its signature
         who = processes.identify(pid)
         self.daemons.append(Daemon(step=task.step, node=node, who=who, pidfd=os.pidfd_open(pid), line=ours))
         return who
@@ -158,6 +160,14 @@ class Runner:
                 meant = wanted.steps
             if meant:
                 self._order(daemon, Order(signal=wanted))
+
+    def _end_orphaned(self, world: World, job: JobRec) -> None:
+        """A step whose srun was killed is ended at once. Where srun went down with its node, the tasks live on."""
+        if not (job.batch_host and world.nodes[job.batch_host].down):
+            for daemon in self.daemons:
+                if daemon.step in self.orphaned:
+                    self._order(daemon, Order(kill=True))
+        self.orphaned.clear()
 
     def _order(self, daemon: Daemon, order: Order) -> None:
         with contextlib.suppress(OSError):
@@ -217,6 +227,8 @@ class Runner:
                 news = msgspec.msgpack.decode(data, type=News)
                 if daemon.step == BATCH and news.status is not None:
                     self.script_status = news.status
+                if news.client_lost:
+                    self.orphaned.add(daemon.step)
 
     def _buried(self, daemon: Daemon, *, status: int) -> None:
         """A stepd is gone. Without a word about its script it was killed, and what it had goes too."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
 import pwd
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ftsup.errors import FtsupError
-from ftsup.mockslurm import options, recovery, rules
+from ftsup.mockslurm import options, rules
 from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
 from ftsup.mockslurm.model import BATCH, JobRec, Task, World
 from ftsup.mockslurm.options import Parsed, fail
 from ftsup.mockslurm.store import Store
 from ftsup.mockslurm.text import instant
-from ftsup.ports import JobState
 from ftsup.slurm import jobs
 from ftsup.slurm.hostlist import compress, expand
 
@@ -111,7 +108,7 @@ def _job(given: Parsed, path: str) -> JobRec:
     nodes = _number(given, "nodes", -(-tasks // per_node) if tasks and per_node else 1)
     workdir = str(Path.cwd() / given.get("chdir"))
     shown = {key: value for key, value in given.values.items() if key != "wrap"}
-    return JobRec(
+    job = JobRec(
         job=0,
         name=given.get("job-name") or ("wrap" if given.has("wrap") else Path(path).name if path != "(null)" else "sbatch"),
         num_nodes=nodes,
@@ -125,9 +122,10 @@ def _job(given: Parsed, path: str) -> JobRec:
         requeue=not given.has("no-requeue"),
         no_kill=given.has("no-kill") and given.get("no-kill") != "off",
         held=given.has("hold"),
-        **_times(given),
-        **_lists(given),
     )
+    _set_times(job, given)
+    _set_lists(job, given)
+    return job
 
 
 def _number(given: Parsed, name: str, default: int) -> int:
@@ -142,61 +140,55 @@ def _number(given: Parsed, name: str, default: int) -> int:
     return int(text)
 
 
-def _times(given: Parsed) -> dict[str, float | int | bool | None]:
+def _set_times(job: JobRec, given: Parsed) -> None:
     """Time limit and warning signal."""
-    values: dict[str, float | int | bool | None] = {}
     if given.has("time"):
         try:
-            values["limit_s"] = jobs.duration_s(given.get("time")) or None
+            job.limit_s = jobs.duration_s(given.get("time")) or None
         except FtsupError:
-            fail("sbatch", "Invalid --time specification")
+            fail("sbatch", "Invalid --time specification", code=255)
     if given.has("signal"):
         try:
             warning = jobs.warning_signal(given.get("signal"))
         except ValueError:
-            fail("sbatch", "Invalid --signal specification")
-        values |= {"warn_signal": warning.number, "warn_s": warning.lead_s, "warn_batch": warning.batch}
-    return values
+            fail("sbatch", "Invalid --signal specification", code=255)
+        job.warn_signal, job.warn_s, job.warn_batch = warning.number, warning.lead_s, warning.batch
 
 
-def _lists(given: Parsed) -> dict[str, list[str] | list[int]]:
+def _set_lists(job: JobRec, given: Parsed) -> None:
     """The nodes that it wants and does not want, the jobs that it waits for."""
     try:
-        excluded, required = list(expand(given.get("exclude"))), list(expand(given.get("nodelist")))
+        job.excluded, job.required = list(expand(given.get("exclude"))), list(expand(given.get("nodelist")))
     except FtsupError:
-        fail("sbatch", "Batch job submission failed: Invalid node name specified")
-    after: list[int] = []
+        fail("sbatch", f"Batch job submission failed: {rules.UNKNOWN_NODE}")
     for clause in filter(None, given.get("dependency").replace("?", ",").split(",")):
         kind, _, numbers = clause.partition(":")
         if kind == "singleton":
             continue
         if kind not in {"after", "afterany", "afterok", "afternotok"} or not all(one.isdigit() for one in numbers.split(":")):
             fail("sbatch", "Batch job submission failed: Job dependency problem")
-        after += [int(one) for one in numbers.split(":")]
-    return {"excluded": excluded, "required": required, "after": after}
+        job.after += [int(one) for one in numbers.split(":")]
 
 
 def _check(world: World, given: Parsed, job: JobRec) -> None:
     """What the controller looks at before it takes a job."""
     rules.check_nodes(world, [*job.excluded, *job.required])
     if given.has("partition") and given.get("partition") != world.settings.partition:
-        print(f"sbatch: error: invalid partition specified: {given.get('partition')}", file=sys.stderr)
+        options.say("sbatch", f"invalid partition specified: {given.get('partition')}")
         raise rules.Refusal("Invalid partition name specified")
+    rules.possible(world, job)
     if job.limit_s:
         job.limit_s = -(-job.limit_s // world.settings.limit_unit_s) * world.settings.limit_unit_s
 
 
 def _would_start(world: World, job: JobRec, now: float) -> None:
     """`--test-only`: one sentence, and nothing else happens."""
-    if job.num_nodes > len(world.nodes) - len(job.excluded):
-        raise rules.Refusal("Requested node configuration is not available")
+    if job.num_nodes > len(world.nodes):
+        raise rules.Refusal(rules.IMPOSSIBLE)
     nodes = (rules.candidates(world, job) + [name for name in world.nodes if name not in job.excluded])[: job.num_nodes]
     cpus = (os.cpu_count() or 1) * job.num_nodes
-    where = compress(nodes)
-    print(
-        f"sbatch: Job {world.next_job} to start at {instant(now)} using {cpus} processors on nodes {where} in partition {world.settings.partition}",
-        file=sys.stderr,
-    )
+    where = f"on nodes {compress(nodes)} in partition {world.settings.partition}"
+    print(f"sbatch: Job {world.next_job} to start at {instant(now)} using {cpus} processors {where}", file=sys.stderr)
 
 
 def _admit(store: Store, world: World, job: JobRec, now: float, *, script: str, given: Parsed) -> None:

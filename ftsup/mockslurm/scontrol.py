@@ -39,6 +39,8 @@ def main(store: Store, arguments: Sequence[str]) -> int:
     if verb in {"", "version"}:
         print(f"slurm-wlm {VERSION}")
         return 0
+    if verb in {"requeue", "requeuehold", "hold", "release", "update"} and not words:
+        return _say(f"too few arguments for keyword:{verb}")
     known = [name for name in verbs if name == verb or (len(verb) > 2 and name.startswith(verb))]  # noqa: PLR2004 - as scontrol does
     if not known:
         return _say(f"invalid keyword: {verb}")
@@ -75,29 +77,29 @@ def _each(store: Store, words: list[str], change: Callable[[World, JobRec, float
 
 
 def _number(text: str) -> int:
-    digits = text.split("_")[0]
+    digits = text.split("_", maxsplit=1)[0]
     return int(digits) if digits.isdigit() else -1
 
 
-def _requeue(store: Store, words: list[str], given: Parsed) -> int:
+def _requeue(store: Store, words: list[str], _: Parsed) -> int:
     incomplete = bool(words) and words[0].lower() == "incomplete"
     return _each(store, words[incomplete:], lambda world, job, now: rules.requeue(world, job, now=now, incomplete=incomplete))
 
 
-def _requeue_hold(store: Store, words: list[str], given: Parsed) -> int:
+def _requeue_hold(store: Store, words: list[str], _: Parsed) -> int:
     incomplete = bool(words) and words[0].lower() == "incomplete"
     return _each(store, words[incomplete:], lambda world, job, now: rules.requeue(world, job, now=now, hold=True, incomplete=incomplete))
 
 
-def _hold(store: Store, words: list[str], given: Parsed) -> int:
-    return _each(store, words, lambda world, job, now: rules.hold(job), also="slurm_suspend error")
+def _hold(store: Store, words: list[str], _: Parsed) -> int:
+    return _each(store, words, lambda _world, job, _now: rules.hold(job), also="slurm_suspend error")
 
 
-def _release(store: Store, words: list[str], given: Parsed) -> int:
-    return _each(store, words, lambda world, job, now: rules.release(job), also="slurm_suspend error")
+def _release(store: Store, words: list[str], _: Parsed) -> int:
+    return _each(store, words, lambda _world, job, _now: rules.release(job), also="slurm_suspend error")
 
 
-def _update(store: Store, words: list[str], given: Parsed) -> int:
+def _update(store: Store, words: list[str], _: Parsed) -> int:
     changes = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
     if "nodename" in changes:
         return _update_nodes(store, changes)
@@ -116,13 +118,13 @@ def _change(world: World, job: JobRec, changes: dict[str, str], now: float) -> N
         FIELDS[key](world, job, value, now)
 
 
-def _set_excluded(world: World, job: JobRec, value: str, now: float) -> None:
+def _set_excluded(world: World, job: JobRec, value: str, _: float) -> None:
     rules.only_pending(job)
     names = _nodes(world, value)
     job.excluded = names
 
 
-def _set_required(world: World, job: JobRec, value: str, now: float) -> None:
+def _set_required(world: World, job: JobRec, value: str, _: float) -> None:
     rules.only_pending(job)
     job.required = _nodes(world, value)
 
@@ -136,7 +138,7 @@ def _nodes(world: World, text: str) -> list[str]:
     return names
 
 
-def _set_start(world: World, job: JobRec, value: str, now: float) -> None:
+def _set_start(_: World, job: JobRec, value: str, now: float) -> None:
     rules.only_pending(job)
     if value.startswith("now"):
         delay = value.removeprefix("now").removeprefix("+")
@@ -149,7 +151,7 @@ def _set_start(world: World, job: JobRec, value: str, now: float) -> None:
     job.start_at = job.eligible_at
 
 
-def _set_limit(world: World, job: JobRec, value: str, now: float) -> None:
+def _set_limit(_: World, job: JobRec, value: str, _now: float) -> None:
     if job.over:
         raise rules.Refusal(rules.FINISHED)
     sign = value[:1] if value[:1] in "+-" else ""
@@ -164,24 +166,24 @@ def _set_limit(world: World, job: JobRec, value: str, now: float) -> None:
         job.end_at = job.start_at + seconds if seconds else 0.0
 
 
-def _set_requeue(world: World, job: JobRec, value: str, now: float) -> None:
+def _set_requeue(_: World, job: JobRec, value: str, _now: float) -> None:
     if job.over:
         raise rules.Refusal(rules.FINISHED)
     job.requeue = value != "0"
 
 
-def _set_priority(world: World, job: JobRec, value: str, now: float) -> None:
+def _set_priority(_: World, job: JobRec, value: str, _now: float) -> None:
     if value == "0":
         rules.hold(job)
     else:
         rules.release(job)
 
 
-def _set_name(world: World, job: JobRec, value: str, now: float) -> None:
+def _set_name(_: World, job: JobRec, value: str, _now: float) -> None:
     job.name = value
 
 
-def _set_comment(world: World, job: JobRec, value: str, now: float) -> None:
+def _set_comment(_: World, job: JobRec, value: str, _now: float) -> None:
     job.options["comment"] = value
 
 
@@ -295,16 +297,21 @@ def _show_config(store: Store) -> int:
 def _show_partition(store: Store) -> int:
     try:
         with controller(store) as (world, _):
-            print(
-                f"PartitionName={world.settings.partition}\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n   Default=YES"
-                f"\n   MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0\n   Nodes={compress(world.nodes)}\n   State=UP TotalNodes={len(world.nodes)}\n"
-            )
+            lines = [
+                f"PartitionName={world.settings.partition}",
+                "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
+                "Default=YES",
+                "MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0",
+                f"Nodes={compress(world.nodes)}",
+                f"State=UP TotalNodes={len(world.nodes)}",
+            ]
+            print("\n   ".join(lines) + "\n")
     except Away:
         return _say(f"slurm_load_partitions error: {CONNECT}")
     return 0
 
 
-def _ping(store: Store, words: list[str], given: Parsed) -> int:
+def _ping(store: Store, _words: list[str], _: Parsed) -> int:
     host = os.uname().nodename
     try:
         with controller(store):

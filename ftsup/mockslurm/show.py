@@ -51,12 +51,14 @@ def show_job(world: World, job: JobRec, *, now: float, details: bool) -> list[st
     batch_host = [f"BatchHost={job.batch_host}"] if job.nodes else []
     number = f"{job.num_nodes}-{job.num_nodes}" if pending else str(len(job.nodes) or job.num_nodes)
     group = f"GroupId={getpass.getuser()}({os.getgid()})"
+    account = f"Account={job.options.get('account', NULL)} QOS={job.options.get('qos', NULL)}"
+    dependency = job.options.get("dependency", NULL) if job.reason == "Dependency" else NULL
     tasks = job.options.get("ntasks", str(job.num_nodes))
     return [
         f"JobId={job.job} JobName={job.name}",
         f"UserId={_user()} {group} MCS_label=N/A",
-        f"Priority={0 if job.held else 4294901759 - job.job} Nice=0 Account={job.options.get('account', NULL)} QOS={job.options.get('qos', NULL)}",
-        f"JobState={state(job)} Reason={job.reason} Dependency={job.options.get('dependency', NULL) if job.reason == 'Dependency' else NULL}",
+        f"Priority={_priority(job)} Nice=0 {account}",
+        f"JobState={state(job)} Reason={job.reason} Dependency={dependency}",
         f"Requeue={int(job.requeue)} Restarts={job.restarts} BatchFlag=1 Reboot=0 ExitCode={exit_code(job)}",
         *derived,
         f"RunTime={duration(run_s(job, now))} TimeLimit={limit} TimeMin=N/A",
@@ -82,6 +84,10 @@ def show_job(world: World, job: JobRec, *, now: float, details: bool) -> list[st
         f"StdOut={job.stdout}",
         "Power=",
     ]
+
+
+def _priority(job: JobRec) -> int:
+    return 0 if job.held else 4294901759 - job.job
 
 
 def _start(job: JobRec) -> float:
@@ -204,7 +210,7 @@ def queue_fields(world: World, now: float) -> dict[str, tuple[str, Callable[[Job
         "u": ("USER", lambda _: getpass.getuser()),
         "V": ("SUBMIT_TIME", lambda job: instant(job.submit_at)),
         "Z": ("WORK_DIR", lambda job: job.workdir),
-        "Q": ("PRIORITY", lambda job: "0" if job.held else str(4294901759 - job.job)),
+        "Q": ("PRIORITY", lambda job: str(_priority(job))),
         "B": ("EXEC_HOST", lambda job: job.batch_host or "n/a"),
         "o": ("COMMAND", lambda job: job.script),
         "k": ("COMMENT", lambda job: job.options.get("comment", NULL)),

@@ -55,8 +55,9 @@ class Srun:
         self.joined = 0
         self.first_exit_at: float | None = None
         self.ended = False
+        self.interrupted_at = -1.0e9
         self.wait_s = float(given.get("wait") or 0)
-        self.kill_on_bad_exit = given.has("kill-on-bad-exit") and given.get("kill-on-bad-exit") not in {"0"}
+        self.kill_on_bad_exit = given.has("kill-on-bad-exit") and given.get("kill-on-bad-exit") != "0"
         self.wake, waker = os.pipe()
         os.set_blocking(waker, False)
         os.set_blocking(self.wake, False)
@@ -82,7 +83,7 @@ class Srun:
         """Which nodes, how many tasks on each."""
         wanted = list(expand(self.given.get("nodelist")))
         if not set(wanted) <= set(job.nodes):
-            raise rules.Refusal("Requested node configuration is not available")
+            raise rules.Refusal(rules.IMPOSSIBLE)
         tasks, per_node = self._number("ntasks"), self._number("ntasks-per-node")
         count = self._number("nodes") or len(wanted) or min(len(job.nodes), tasks or len(job.nodes))
         excluded = expand(self.given.get("exclude"))
@@ -201,7 +202,7 @@ class Srun:
         for fd in events:
             if fd in self.peers:
                 self._hear(fd)
-        if self.first_exit_at is not None and self.wait_s and self.running and time.monotonic() > self.first_exit_at + self.wait_s:
+        if self.first_exit_at is not None and self.wait_s and not self.ended and time.monotonic() > self.first_exit_at + self.wait_s:
             print(f"srun: First task exited {self.wait_s:g}s ago", file=sys.stderr)
             self._end_step()
 
@@ -271,9 +272,17 @@ class Srun:
 
     def _own_signal(self, number: int) -> None:
         """Signals to srun are meant for its tasks."""
-        if number in FATAL:
+        if number == signal.SIGINT and time.monotonic() > self.interrupted_at + 1:
+            self.interrupted_at = time.monotonic()
+            print("srun: interrupt (one more within 1 sec to abort)", file=sys.stderr)
+            ranks = f"task {min(self.running)}" if len(self.running) == 1 else f"tasks {compress_ranks(self.running)}"
+            print(f"srun: StepId={self.job_id}.{self.step} {ranks}: running", file=sys.stderr)
+        elif number in FATAL:
+            if number == signal.SIGINT:
+                print(f"srun: sending Ctrl-C to StepId={self.job_id}.{self.step}", file=sys.stderr)
+                self._order(Order(signal=Signal(number=number)))
             print("srun: forcing job termination", file=sys.stderr)
-            self._end_step()
+            self._order(Order(kill=True))
         elif number in PASSED_ON:
             self._order(Order(signal=Signal(number=number)))
 
@@ -317,6 +326,11 @@ def _compatible(typed: Parsed, key: str) -> bool:
 def _shell_code(status: int) -> int:
     killed_by = status & 0x7F
     return 128 + killed_by if killed_by else status >> 8
+
+
+def compress_ranks(ranks: set[int]) -> str:
+    """0 1 2 5 -> `0-2,5`."""
+    return compress(f"r{rank}" for rank in ranks).removeprefix("r").strip("[]")
 
 
 def _umask() -> int:

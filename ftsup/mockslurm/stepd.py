@@ -45,8 +45,8 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = -1
     status: int | None = None
     """The task ended: its wait status."""
-    failed: str = ""
-    """The task could not be started."""
+    client_lost: bool = False
+    """srun closed its line while tasks were running."""
     output: bytes = b""
     stream: int = 1
     ending: str = ""
@@ -148,9 +148,7 @@ class Stepd:
     def _signal(self, wanted: Signal) -> None:
         """Pass a signal on. Process tracking by cgroup knows only the tasks themselves, except for SIGKILL."""
         own = set(self.tasks)
-        if self.task.step == BATCH and wanted.batch and not wanted.full:
-            reached = own
-        elif self.task.cgroup and wanted.number != signal.SIGKILL:
+        if (self.task.step == BATCH and wanted.batch and not wanted.full) or (self.task.cgroup and wanted.number != signal.SIGKILL):
             reached = own
         else:
             reached = self._below()
@@ -170,7 +168,7 @@ class Stepd:
         except OSError:
             client.close()
             return None
-        client.setblocking(False)
+        client.setblocking(False)  # noqa: FBT003 - its signature
         return client
 
     def _runner_lost(self) -> None:
@@ -179,13 +177,15 @@ class Stepd:
         os._exit(1)
 
     def _client_lost(self) -> None:
-        """Srun is gone: the tasks go on, their output goes nowhere."""
+        """Srun is gone: what the tasks say goes nowhere, and the runner decides whether they live on."""
         if self.client:
             self.client.close()
         self.client, self.backlog = None, []
+        if self.tasks:
+            self._tell(News(node=self.node, client_lost=True))
 
     def _tell(self, news: News) -> None:
-        if news.status is not None:
+        if news.status is not None or news.client_lost:
             with contextlib.suppress(OSError):
                 self.runner.send(msgspec.msgpack.encode(news))
         if self.client:
@@ -291,7 +291,7 @@ def become(task: Task, *, outputs: Sequence[int], env: dict[str, str]) -> NoRetu
             os.chdir(task.cwd)
         os.execvpe(task.argv[0], task.argv, env | {"SLURM_TASK_PID": str(os.getpid())})  # noqa: S606 - what the user asked for
     except OSError as error:
-        os.write(2, f"slurmstepd: error: execve(): {task.argv[0]}: {error.strerror}\n".encode())
+        os.write(2, f"slurmstepd-{env['SLURMD_NODENAME']}: error: execve(): {task.argv[0]}: {error.strerror}\n".encode())
     finally:
         os._exit(EXEC_FAILED)
 
@@ -304,10 +304,10 @@ def serve(task: Task, *, node: str, runner: socket.socket) -> NoReturn:
     os.closerange(keep + 1, 4096)
     if task.cgroup:
         processes.adopt_orphans()
-    runner.setblocking(False)
+    runner.setblocking(False)  # noqa: FBT003 - its signature
     try:
         Stepd(task, node=node, runner=runner).run()
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the program's last line: never back into the runner's code
         sys.excepthook(*sys.exc_info())
         os._exit(70)
     os._exit(0)

@@ -1,0 +1,107 @@
+"""`ftsup mock`: a Slurm for one machine, for trying things out: put its commands into a shell, look at it, order faults. Wiring only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ftsup import mockslurm
+from ftsup.errors import ConfigError, Exit
+
+STATE = "FTSUP_MOCK_STATE"
+state_option = click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help=f"The mock's directory (default: ${STATE}, else ftsup/mock under your state directory).",
+)
+
+
+def _where(state: Path | None) -> Path:
+    if state or (named := os.environ.get(STATE, "")):
+        return state or Path(named)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ftsup" / "mock"
+
+
+@click.group()
+def mock() -> None:
+    """A Slurm for one machine: sbatch, srun, squeue, scontrol, scancel, sinfo over virtual nodes."""
+
+
+@mock.command()
+@state_option
+@click.option("--nodes", type=click.IntRange(1, 1000), default=4, show_default=True, help="How many virtual nodes, mock1, mock2, ...")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, such as begin_wait_s=2. May be repeated.")
+def env(state: Path | None, nodes: int, sets: tuple[str, ...]) -> None:
+    """Print what puts the mock's commands first on PATH: eval "$(ftsup mock env)"."""
+    settings: dict[str, object] = {}
+    for pair in sets:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair}: not NAME=VALUE")
+        settings[name] = value
+    click.echo(mockslurm.shell_text(mockslurm.create(_where(state), nodes=nodes, **settings)))
+
+
+@mock.command()
+@state_option
+def status(state: Path | None) -> None:
+    """Show nodes, faults, settings and jobs."""
+    click.echo(mockslurm.status(_where(state)))
+
+
+@mock.command()
+@state_option
+def stop(state: Path | None) -> None:
+    """End every job with everything it started. Exits with 1 if something could not be ended."""
+    if not mockslurm.stop(_where(state)):
+        click.echo("some processes of the mock's jobs could not be ended", err=True)
+        raise SystemExit(Exit.NO)
+
+
+@mock.group()
+def fault() -> None:
+    """Order a fault."""
+
+
+@fault.command()
+@state_option
+@click.argument("seconds", type=click.FloatRange(min=0))
+def away(state: Path | None, seconds: float) -> None:
+    """The controller answers nobody for SECONDS."""
+    mockslurm.away(_where(state), seconds=seconds)
+
+
+@fault.command("refuse-requeue")
+@state_option
+@click.argument("count", type=click.IntRange(min=0))
+def refuse_requeue(state: Path | None, count: int) -> None:
+    """The next COUNT requeues are refused."""
+    mockslurm.refuse_requeues(_where(state), count=count)
+
+
+@fault.command("node-down")
+@state_option
+@click.argument("node")
+def node_down(state: Path | None, node: str) -> None:
+    """NODE is lost, with everything that runs on it."""
+    mockslurm.node_down(_where(state), node)
+
+
+@fault.command("node-up")
+@state_option
+@click.argument("node")
+def node_up(state: Path | None, node: str) -> None:
+    """NODE is back."""
+    mockslurm.node_up(_where(state), node)
+
+
+@fault.command("set")
+@state_option
+@click.argument("name")
+@click.argument("value")
+def set_(state: Path | None, name: str, value: str) -> None:
+    """Change a setting of the living mock."""
+    mockslurm.configure(_where(state), **{name: value})
