@@ -15,7 +15,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from ftsup.errors import Refused, Unavailable
 from ftsup.ports import Job, JobState, Node, NodeState
@@ -27,13 +26,6 @@ FINISHED = frozenset(JobState) - {JobState.PENDING, JobState.RUNNING, JobState.S
 _LETTERS = {"N": "nodes", "J": "job-name", "t": "time", "x": "exclude", "H": "hold", "p": "partition"}
 _FLAGS = {"hold", "requeue", "no-requeue"}
 _NAMES = {"nodes", "job-name", "time", "exclude", "partition", *_FLAGS}
-
-
-class HasOptions(Protocol):
-    """Something that may hold `#SBATCH` lines."""
-
-    def read_text(self) -> str:
-        """The script."""
 
 
 @dataclass(kw_only=True)
@@ -120,9 +112,7 @@ class FakeSlurm:
 
     # The port.
 
-    def submit(
-        self, script: HasOptions | Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False
-    ) -> str:
+    def submit(self, script: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False) -> str:
         """Reads the few options that it knows from `args` and the script's #SBATCH lines; others change nothing."""
         self._answers()
         options = self._options(script, args)
@@ -296,7 +286,7 @@ class FakeSlurm:
             record.exit_code, record.exit_signal = 0, None
 
     @staticmethod
-    def _options(script: HasOptions | Path, args: Sequence[str]) -> dict[str, str]:
+    def _options(script: Path, args: Sequence[str]) -> dict[str, str]:
         try:
             text = script.read_text()
         except OSError as error:

@@ -61,7 +61,7 @@ _AS_OF = "Configuration data as of"
 _DURATION = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
 _NO_DURATION = {"UNLIMITED", "INFINITE", "INVALID", "N/A", "NONE", "UNKNOWN", "NOT_SET", "PARTITION_LIMIT", ""}
 _SECONDS = re.compile(r"(\d+)(?:\s*sec)?", re.ASCII)
-_SIGNAL = re.compile(r"(?:([BR]{1,2}):)?(?:SIG)?(\w+)(?:@(\d{1,5}))?", re.IGNORECASE | re.ASCII)
+_SIGNAL = re.compile(r"(?:([BR]{1,2}):)?(\w+)(?:@(\d{1,5}))?", re.IGNORECASE | re.ASCII)
 _JOB_ID = re.compile(r"\d{1,10}(?:_\d{1,10})?", re.ASCII)
 _SUBMITTED = re.compile(r"(\d{1,10})(?:;[\w.-]+)?", re.ASCII)
 
@@ -99,12 +99,12 @@ def parse_jobs(text: str, *, now: str = "") -> list[Job]:
 
 
 def parse_job(text: str, *, wanted: str, now: str = "") -> Job:
-    """The job of this id. An array's bare id may print many: then the record of the array itself, else the first."""
-    jobs = parse_jobs(text, now=now)
-    same = [job for job in jobs if job.job_id == wanted] or [job for job in jobs if job.job_id.partition("_")[0] == wanted] or jobs
-    if not same:
-        raise Unreadable(f"scontrol show job {wanted} printed no job, but {shortened(text)}")
-    return same[0]
+    """The job of this id. An array's bare id prints its tasks: then the first. A task's own number prints it as `120_7`."""
+    found = parse_jobs(text, now=now)
+    same = [job for job in found if job.job_id == wanted] or [job for job in found if job.job_id.partition("_")[0] == wanted]
+    if same or len(found) == 1:
+        return (same or found)[0]
+    raise Unreadable(f"scontrol show job {wanted} did not print it, but {shortened(text)}")
 
 
 def parse_nodes(text: str) -> list[Node]:
