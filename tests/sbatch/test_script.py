@@ -102,22 +102,25 @@ def test_after_the_third_death_without_progress_it_requeues_once_and_counts_it(w
     world.job(DIE)
     assert world.starts == 3
     assert world.requeues == 1
-    assert (world.run.root / "bash-requeues").read_text() == "1\n"
+    assert (world.run.root / "bash-requeues").read_text() == "1 \n"
 
 
-def test_five_requeues_without_progress_are_the_end(world):
+@pytest.mark.parametrize("acts", [DIE, 'progress "$SLURM_RESTART_COUNT.1 gather 40"; die'])
+def test_five_requeues_without_progress_are_the_end(world, acts):
     for grant in range(5):
-        world.job(DIE, restarts=grant)
+        world.job(acts, restarts=grant)
     assert world.requeues == 5
-    assert world.job(DIE, restarts=5) == 1
+    assert world.job(acts, restarts=5) == 1
     assert world.requeues == 5
 
 
-def test_progress_in_a_grant_starts_that_count_again(world):
-    (world.run.root / "bash-requeues").write_text("5\n")
-    world.job("[ $n -eq 1 ] && progress 7; die")
+def test_a_better_best_step_starts_that_count_again_also_on_another_host(world):
+    (world.run.root / "bash-requeues").write_text("5 40\n")
+    assert world.job('progress "6.1 gather 40"; die') == 1
+    assert world.requeues == 0
+    world.job('progress "7.1 run 41"; die', restarts=1)
     assert world.requeues == 1
-    assert (world.run.root / "bash-requeues").read_text() == "1\n"
+    assert (world.run.root / "bash-requeues").read_text() == "1 41\n"
 
 
 def test_what_cannot_be_counted_is_not_requeued(world):
@@ -130,6 +133,12 @@ def test_a_decided_requeue_that_the_leader_could_not_ask_for_is_asked_for(world)
     world.job("decide requeue 75; die")
     assert (world.starts, world.requeues) == (1, 1)
     assert not (world.run.root / "bash-requeues").exists()
+
+
+def test_a_requeue_that_is_done_already_is_not_asked_for(world):
+    assert world.job("""echo '{"verdict":"requeue","code":7,"done":true,"reason":"x"}' >"$(decision)" """) == 7
+    assert world.job("""echo '{"verdict":"requeue","code":7,"done":false,"reason":"x"}' >"$(decision)" """, restarts=1) == 1
+    assert world.requeues == 1
 
 
 def test_a_refused_requeue_is_asked_for_again_but_not_for_ever(world):

@@ -1,0 +1,72 @@
+"""Which Slurm a command talks to: the real one, or the mock on this machine; and how a run remembers it. Wiring."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from ftsup.rundir import RunDir
+
+MOCK_STATE = "FTSUP_MOCK_STATE"
+
+
+class Kind(Enum):
+    """`--cluster`."""
+
+    AUTO = "auto"
+    SLURM = "slurm"
+    MOCK = "mock"
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The Slurm of a run. `state`: the mock's directory; empty: the real one."""
+
+    state: str = ""
+
+    def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The environment in which its commands are found."""
+        if not self.state:
+            return dict(environ)
+        from ftsup import mockslurm  # noqa: PLC0415 - only where there is one
+
+        return {**environ, **mockslurm.environment(Path(self.state))}
+
+
+def choose(kind: Kind, *, environ: Mapping[str, str], nodes: int) -> tuple[Cluster, str]:
+    """The cluster to submit to, and a sentence about the choice. The mock is made, and has nodes enough."""
+    if kind is Kind.SLURM or (kind is Kind.AUTO and shutil.which("sbatch", path=environ.get("PATH", ""))):
+        state = environ.get(MOCK_STATE, "") if _is_mock(environ) else ""
+        return Cluster(state=state), ""
+    from ftsup import mockslurm  # noqa: PLC0415 - as above
+
+    state = environ.get(MOCK_STATE) or str(_cache(environ) / "ftsup" / "mock")
+    mockslurm.create(Path(state), nodes=max(4, nodes))
+    said = "" if kind is Kind.MOCK else "there is no sbatch on PATH: this goes to the mock Slurm, whose nodes are all this machine"
+    return Cluster(state=state), said
+
+
+def _is_mock(environ: Mapping[str, str]) -> bool:
+    """Whether the sbatch on PATH is the mock's (a shell that `ftsup mock env` prepared)."""
+    found, state = shutil.which("sbatch", path=environ.get("PATH", "")), environ.get(MOCK_STATE)
+    return bool(found and state and Path(found).is_relative_to(Path(state)))
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
+
+
+def remember(run: RunDir, cluster: Cluster) -> None:
+    """Write it down beside the job ids."""
+    (run.root / "cluster.json").write_bytes(msgspec.json.encode(cluster))
+
+
+def of_run(run: RunDir) -> Cluster:
+    """The cluster that a run was submitted to; the real one where nothing is written down."""
+    try:
+        return msgspec.json.decode((run.root / "cluster.json").read_bytes(), type=Cluster)
+    except (OSError, msgspec.DecodeError):
+        return Cluster()

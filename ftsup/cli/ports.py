@@ -1,0 +1,71 @@
+"""What commands reach the world through, as one bundle: a test hands in another (click's `obj`), nothing is patched."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+import click
+
+from ftsup.ports import Slurm
+from ftsup.slurm.commands import Commands
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The world, as commands see it."""
+
+    environ: Mapping[str, str]
+    slurm: Callable[[Mapping[str, str]], Slurm]
+    """The port to the Slurm whose commands this environment finds."""
+    now: Callable[[], datetime]
+    sleep: Callable[[float], object]
+    token: Callable[[], str]
+    """Four hex digits."""
+    python: str
+    """The interpreter that runs ftsup, here and on the nodes."""
+    cwd: Path
+    user: str
+
+
+def real() -> Ports:
+    """The real ones."""
+    return Ports(
+        environ=dict(os.environ),
+        slurm=lambda environ: Commands(environ=environ),
+        now=lambda: datetime.now(timezone.utc).astimezone(),
+        sleep=time.sleep,
+        token=lambda: secrets.token_hex(2),
+        python=sys.executable,
+        cwd=Path.cwd(),
+        user=getpass.getuser(),
+    )
+
+
+def with_ports(command: Callable[Concatenate[Ports, P], R]) -> Callable[P, R]:
+    """Give a command its ports: click's `obj` where a test passed one, else the real ones."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        obj = click.get_current_context().obj
+        return command(obj if isinstance(obj, Ports) else real(), *args, **kwargs)
+
+    return wrapped
+
+
+runs_dir_option = click.option(
+    "--runs-dir", type=click.Path(path_type=Path), default=Path("ftsup-runs"), show_default=True, help="Where the runs are."
+)
+run_argument = click.argument("run", required=False)

@@ -1,0 +1,134 @@
+"""Finds run directories, and reads one for the reports. Read only, and only the run directory; what it cannot read it says.
+
+A run directory is known by its `config.json`. Everything in it may be torn, missing or of another version: that becomes a note.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ftsup import eventlog
+from ftsup.errors import RunError
+from ftsup.report.story import Story, tell
+from ftsup.report.words import one_line
+from ftsup.rundir import RunDir
+
+_STAMP = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+
+
+class RankNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank as the leader saw it a few seconds ago."""
+
+    step: int | None = None
+    phase: str | int = ""
+    node: str = ""
+
+
+class Now(msgspec.Struct, frozen=True, kw_only=True):
+    """`status.json`: the leader's view of now."""
+
+    wall: str = ""
+    ranks: dict[str, RankNow] = msgspec.field(default_factory=dict)
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run directory tells."""
+
+    id: str
+    path: str
+    jobs: tuple[str, ...] = ()
+    story: Story = Story()
+    now: Now | None = None
+    cancelled: bool = False
+    notes: tuple[str, ...] = ()
+    """What could not be read."""
+
+    @property
+    def job(self) -> str:
+        """The newest job id; empty: never submitted."""
+        return self.jobs[-1] if self.jobs else ""
+
+
+def is_run(path: Path) -> bool:
+    """Whether this is a run directory."""
+    return (path / "config.json").is_file()
+
+
+def all_runs(runs_dir: Path) -> list[RunDir]:
+    """Every run below runs_dir, the newest first (their names begin with the time)."""
+    found = [path for path in runs_dir.glob("*/*") if _STAMP.fullmatch(path.name) and is_run(path)]
+    return [RunDir(path) for path in sorted(found, key=lambda path: (path.name, path.parent.name), reverse=True)]
+
+
+def find(text: str | None, *, runs_dir: Path) -> RunDir:
+    """The run that a person means: a path, a name, `name/time-hex`, the beginning of either, a job id; nothing: the newest."""
+    if text and is_run(Path(text)):
+        return RunDir(Path(text).absolute())
+    runs = all_runs(runs_dir)
+    if not runs:
+        raise RunError(f"no runs in {runs_dir}", hint="--runs-dir names another folder; `ftsup submit` makes runs")
+    if text is None:
+        return runs[0]
+    for same in (_has_job, _is_named, _begins):
+        if matching := [run for run in runs if same(run, text.rstrip("/"))]:
+            names = sorted({run.root.parent.name for run in matching})
+            if len(names) > 1 and same is _begins:
+                raise RunError(f"{text} begins the names of several runs: {', '.join(names[:5])}", hint="type more of it")
+            return matching[0]
+    if Path(text).is_dir():
+        raise RunError(f"{text} is not a run directory: it has no config.json")
+    raise RunError(f"no run is called {text} in {runs_dir}, and no run has that job id", hint="`ftsup list` shows them")
+
+
+def _has_job(run: RunDir, text: str) -> bool:
+    return text in jobs(run)
+
+
+def _is_named(run: RunDir, text: str) -> bool:
+    return text in {run.id, run.root.parent.name, run.root.name}
+
+
+def _begins(run: RunDir, text: str) -> bool:
+    return run.id.startswith(text) or run.root.name.startswith(text)
+
+
+def jobs(run: RunDir) -> tuple[str, ...]:
+    """The job ids of a run, the newest last."""
+    try:
+        return tuple(run.jobs.read_text(encoding="utf-8", errors="replace").split())
+    except OSError:
+        return ()
+
+
+def read(run: RunDir) -> View:
+    """Everything that a report needs. Only a directory that is no run raises (RunError)."""
+    if not is_run(run.root):
+        raise RunError(f"{run.root} is not a run directory: it has no config.json")
+    try:
+        lines, notes = eventlog.read(run.events)
+    except OSError as error:
+        lines, notes = [], [f"the event log cannot be read: {error.strerror}"]
+    now, more = _now(run.status)
+    return View(
+        id=run.id,
+        path=str(run.root),
+        jobs=jobs(run),
+        story=tell(lines),
+        now=now,
+        cancelled=(run.root / "cancelled").exists(),
+        notes=tuple(one_line(note, width=300) for note in [*notes, *more]),
+    )
+
+
+def _now(path: Path) -> tuple[Now | None, list[str]]:
+    try:
+        data: Any = msgspec.json.decode(path.read_bytes())
+        return msgspec.convert(data, Now, strict=False), []
+    except FileNotFoundError:
+        return None, []
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        return None, [f"status.json cannot be read: {error}"]
