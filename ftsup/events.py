@@ -308,6 +308,12 @@ class RequeueAsked(Event, frozen=True, kw_only=True):
     """Slurm took the request; believed only when the state shows it."""
 
 
+class Chained(Event, frozen=True, kw_only=True):
+    """slurm.requeue is chain: a successor of the job is in the queue, and begins when this one has ended."""
+
+    job: str
+
+
 class AvoidSet(Event, frozen=True, kw_only=True):
     """The exclusion list holds our nodes."""
 
@@ -337,7 +343,7 @@ class Noted(Event, frozen=True, kw_only=True):
 LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
     LeaderStarted, Tick, Away, NodeUp, NodeSilent, StartFailed, StepEnded, CheckpointPicked, PickFailed, Prepared,
     Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected, AttemptOver, Warned, Terminated, Signalled,
-    SlurmSaid, SlurmFailed, RequeueAsked, AvoidSet, Decided, Asked, Noted,
+    SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked, Noted,
 ]  # fmt: skip
 
 

@@ -121,6 +121,14 @@ def requeue_asked(state: State, _event: ev.RequeueAsked, _rules: Rules) -> Chang
     return state, (ev.AskSlurm(),) if state.stage is Stage.REQUEUE else ()
 
 
+def chained(state: State, _event: ev.Chained, _rules: Rules) -> Change:
+    """The successor waits for our end: end, without asking for a requeue as well."""
+    if state.stage is not Stage.REQUEUE:
+        return state, ()
+    decide = replace(_decide(state), done=True)
+    return replace(state, seen=True, signalled=True, deadline_t=None), (decide, *_leave(state), ev.Quit(code=0))
+
+
 def _requeue_said(state: State, event: ev.SlurmSaid) -> Change:
     if event.state == "CANCELLED":
         return close(state, Verdict(kind=VerdictKind.CANCELLED, reason="cancelled while it was being requeued", rule="cancelled"), event.t)

@@ -483,6 +483,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.SlurmSaid: ending.slurm_said,
     ev.SlurmFailed: ending.slurm_failed,
     ev.RequeueAsked: ending.requeue_asked,
+    ev.Chained: ending.chained,
     ev.AvoidSet: ending.avoid_set,
     ev.Decided: ending.decided,
     ev.Asked: ending.asked,

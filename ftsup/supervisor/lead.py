@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ftsup import eventlog, proc
 from ftsup import events as ev
-from ftsup.config import Config
+from ftsup.config import Config, Requeue
 from ftsup.errors import SlurmError
 from ftsup.events import LeaderEvent, LeaderOrder, Line
 from ftsup.policy.judge import describe
@@ -323,7 +323,27 @@ class Lead:
         self._slurm("show", now, said, job_id=self.grant.job)
 
     def _requeue(self, _order: ev.Requeue, now: float) -> None:
+        if self.config.slurm.requeue is Requeue.CHAIN:
+            self._chain(now)
+            return
         self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job)
+
+    def _chain(self, now: float) -> None:
+        """Submit the same script once more, after us. The run knows its jobs: a successor that is there is not submitted again."""
+        jobs = self.run_dir.jobs.read_text().split()
+        later = jobs[jobs.index(self.grant.job) + 1 :] if self.grant.job in jobs else []
+        if later:
+            self._take([ev.Chained(t=now, job=later[-1])], now)
+            return
+
+        def submitted(job: str) -> list[LeaderEvent]:
+            with self.run_dir.jobs.open("a") as file:
+                file.write(f"{job}\n")
+            return [ev.Chained(job=job)]
+
+        avoided = sorted({*self.config.slurm.exclude, *self.state.history.avoided})
+        args = [f"--dependency=afterany:{self.grant.job}", *([f"--exclude={','.join(avoided)}"] if avoided else [])]
+        self._slurm("submit", now, submitted, script=str(self.run_dir.script), args=args)
 
     def _avoid(self, order: ev.Avoid, now: float) -> None:
         self._slurm("avoid", now, lambda _: [ev.AvoidSet(nodes=order.nodes)], job_id=self.grant.job, nodes=list(order.nodes))
@@ -332,7 +352,7 @@ class Lead:
         """The verdict first: bash reads it by its place."""
         verdict = order.verdict
         decision = {
-            "verdict": verdict.kind.value,
+            "verdict": "requeued" if order.done and verdict.kind is ev.VerdictKind.REQUEUE else verdict.kind.value,
             "code": order.code,
             "done": order.done,
             "reason": verdict.reason,
