@@ -1,10 +1,15 @@
-"""How long commands take to start, against an interpreter that imports click, yaml and msgspec: at most twice as long."""
+"""How long commands take to start, against an interpreter that imports click, yaml and msgspec: at most twice as long.
+
+Slurm's commands are stand-ins here that answer at once: what is measured is ftsup, not a controller or the mock (an interpreter each).
+"""
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,31 +20,39 @@ BASE = [sys.executable, "-c", "import click, yaml, msgspec"]
 COMMANDS = {
     "ftsup --help": ["--help"],
     "config check": ["config", "check", "configs/small.yaml"],
-    "submit --dry-run": ["submit", "--dry-run", "--cluster", "mock", "configs/small.yaml"],
+    "submit --dry-run": ["submit", "--dry-run", "--cluster", "slurm", "configs/small.yaml"],
 }
 
 
-def took_s(argv: list[str]) -> float:
+def took_s(argv: list[str], env: dict[str, str]) -> float:
     began = time.perf_counter()
-    subprocess.run(argv, cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, check=True)
     return time.perf_counter() - began
 
 
-def measure(argv: list[str]) -> tuple[float, float]:
-    """Medians of the base and of the command, taken in turns so that a busy moment hits both."""
-    took_s(BASE), took_s(argv)  # warm
-    pairs = [(took_s(BASE), took_s(argv)) for _ in range(PAIRS)]
-    return statistics.median(base for base, _ in pairs), statistics.median(command for _, command in pairs)
+def stand_ins(folder: Path) -> dict[str, str]:
+    """An environment whose Slurm commands say yes."""
+    for name in ("sbatch", "scontrol", "squeue", "sinfo", "scancel"):
+        (folder / name).write_text("#!/bin/sh\nexit 0\n")
+        (folder / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def measure(argv: list[str], env: dict[str, str]) -> tuple[float, float]:
+    """Median ratio to the base, and the command's median time. Taken in turns, so that a busy moment hits both of a pair."""
+    took_s(BASE, env), took_s(argv, env)  # warm
+    pairs = [(took_s(BASE, env), took_s(argv, env)) for _ in range(PAIRS)]
+    return statistics.median(command / base for base, command in pairs), statistics.median(command for _, command in pairs)
 
 
 def main() -> int:
     missed = 0
-    for name, args in COMMANDS.items():
-        base_s, command_s = measure([sys.executable, "-m", "ftsup", *args])
-        ratio = command_s / base_s
-        missed += ratio > LIMIT
-        print(f"{name:<18} {command_s * 1000:5.0f} ms, {ratio:.2f}x of an interpreter with click, yaml, msgspec ({base_s * 1000:.0f} ms)")
-    print(f"limit: {LIMIT:.1f}x")
+    with tempfile.TemporaryDirectory() as folder:
+        env = stand_ins(Path(folder))
+        for name, args in COMMANDS.items():
+            ratio, command_s = measure([sys.executable, "-m", "ftsup", *args], env)
+            missed += ratio > LIMIT
+            print(f"{name:<18} {command_s * 1000:5.0f} ms, {ratio:.2f}x of an interpreter with click, yaml, msgspec (limit {LIMIT:.0f}x)")
     return 1 if missed else 0
 
 
