@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from ftsup import mockslurm
 from ftsup.cli.cluster import Cluster
+from ftsup.cli.newrun import new_run, submit_run
 from ftsup.cli.ports import Ports
-from ftsup.cli.submit import new_run, submit_run
 from ftsup.config import Config
 from ftsup.errors import RunError
 from ftsup.ports import JobState

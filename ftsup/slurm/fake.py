@@ -296,7 +296,7 @@ class FakeSlurm:
         lines = [line.split(maxsplit=1)[1].strip() for line in text.splitlines() if line.startswith("#SBATCH ")]
         options: dict[str, str] = {}
         words = iter([*itertools.chain.from_iterable(line.replace("=", " ", 1).split(maxsplit=1) for line in lines), *args])
-        for word in words:
+        for word in (word for word in words if word.startswith("-")):
             name, _, value = word[2:].partition("=") if word.startswith("--") else (_LETTERS.get(word[1:2], ""), "", word[2:])
             if name in _NAMES:
                 options[name] = value or ("" if name in _FLAGS else next(words, ""))

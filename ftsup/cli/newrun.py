@@ -1,0 +1,135 @@
+"""Makes a run directory with all that the leader needs, and submits its script. A failure before that leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+import ftsup
+from ftsup import proc, sbatch
+from ftsup.cli import cluster
+from ftsup.cli.cluster import Cluster
+from ftsup.cli.ports import Ports
+from ftsup.config import Config, Share, to_json
+from ftsup.errors import ConfigError
+from ftsup.incident import git
+from ftsup.rundir import RunDir
+
+CHECK_S = 20.0
+
+
+def placed(config: Config, *, cwd: Path) -> Config:
+    """The configuration with paths that mean the same from everywhere."""
+    local_dir = str(cwd / config.local_dir) if config.local_dir else ""
+    return replace(config, workdir=str(cwd / config.workdir), runs_dir=str(cwd / config.runs_dir), local_dir=local_dir)
+
+
+def run_dir(ports: Ports, config: Config) -> RunDir:
+    """A new name for a run."""
+    return RunDir(Path(config.runs_dir) / config.name / f"{ports.now():%Y%m%d-%H%M%S}-{ports.token()}")
+
+
+def script_of(ports: Ports, config: Config, run: RunDir) -> str:
+    """Its batch script, from our template or the user's own."""
+    template = sbatch.default_template()
+    if own := config.slurm.template:
+        try:
+            template = (Path(config.workdir) / own).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"slurm.template: {own} cannot be read: {error}") from None
+    return sbatch.render(config, run=run, python=ports.python, template=template)
+
+
+@contextmanager
+def new_run(ports: Ports, config: Config, file: Path) -> Iterator[RunDir]:
+    """A new run directory with all that the leader needs; removed again when anything fails before the job is submitted."""
+    workdir = Path(config.workdir)
+    if not workdir.is_dir():
+        raise ConfigError(f"workdir: {workdir} is no directory here")
+    run = run_dir(ports, config)
+    script = script_of(ports, config, run)
+    mode = 0o750 if config.share is Share.GROUP else 0o700
+    above = [path for path in reversed(run.root.parents) if not path.exists()]
+    try:
+        for path in above:
+            _folder(path, mode=mode)
+        _folder(run.root, mode=mode, new=True)
+        with _removed_on_failure(run.root):
+            _fill(run, config, file)
+            _write(run.script, script.encode("utf-8", "surrogateescape"), mode=0o600)
+            check_script(run.script)
+            yield run
+    except BaseException:
+        for path in reversed(above):
+            with suppress(OSError):  # another run may have come to lie in it
+                path.rmdir()
+        raise
+
+
+@contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _folder(path: Path, *, mode: int, new: bool = False) -> None:
+    try:
+        path.mkdir(mode=0o700, exist_ok=not new)
+        path.chmod(mode)  # whatever the umask is
+    except OSError as error:
+        raise ConfigError(f"runs_dir: {path} cannot be made: {error.strerror}") from None
+
+
+def _fill(run: RunDir, config: Config, file: Path) -> None:
+    from ftsup.supervisor.keys import make_keys  # noqa: PLC0415 - zmq takes as long as the rest of `submit --dry-run`
+
+    shutil.copytree(
+        Path(ftsup.__file__).parent / "worker",
+        run.worker / "ftsup_worker",
+        ignore=shutil.ignore_patterns("__pycache__"),
+        copy_function=shutil.copyfile,
+    )
+    make_keys(run.keys)
+    run.requests.mkdir(mode=0o700)
+    _write(run.config_yaml, file.read_bytes(), mode=0o600)  # `env` stands in it
+    _write(run.config_json, to_json(config), mode=0o640)
+    _write(run.env_json, msgspec.json.encode(config.env), mode=0o600)
+    if code := git.look(Path(config.workdir)):
+        (run.root / "git").mkdir(mode=0o700)
+        _write(run.root / "git" / "submit.json", msgspec.json.encode(code), mode=0o600)
+
+
+def _write(path: Path, data: bytes, *, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        os.fchmod(fd, mode)
+        file.write(data)
+
+
+def check_script(path: Path) -> None:
+    """bash reads it without a word: also its warnings (an open here-document) would swallow what follows."""
+    done = proc.run(["bash", "-n", str(path)], deadline_s=CHECK_S)
+    if not done.ok or done.err:
+        said = (done.err or done.why).strip().replace(f"{path}: ", "")
+        raise ConfigError(
+            f"the batch script is not good bash: {said}", hint="look at `setup` (and slurm.template); `ftsup render` shows the script"
+        )
+
+
+def submit_run(ports: Ports, run: RunDir, chosen: Cluster) -> str:
+    """Hand the script to Slurm; the job id, written down."""
+    environ = chosen.environ(ports.environ)
+    cluster.remember(run, chosen)
+    job = ports.slurm(environ).submit(run.script, env=environ)
+    with suppress(OSError):  # the job is in the queue: nothing may make us remove its directory now
+        _write(run.jobs, f"{job}\n".encode(), mode=0o640)
+    return job

@@ -1,0 +1,216 @@
+"""The story of a log that the leader's own machine made: what it says of faults, times, steps and verdicts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup.events import Epoch, Fault, How, Line, VerdictKind
+from ftsup.policy.machine import step
+from ftsup.policy.rules import Rules
+from ftsup.policy.state import State
+from ftsup.report.story import Stage, Story, between_s, fold, tell
+
+NODES = ("n1", "n2")
+BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+class Leader:
+    """The leader's machine with a log: what happens is told by methods, and it answers as it does in life."""
+
+    def __init__(self) -> None:
+        self.state, self.lines, self.t, self.base_t = State(), [], 0.0, 0.0
+
+    def take(self, event) -> None:
+        out = step(self.state, replace(event, t=self.t), Rules())
+        self.state = out.state
+        wall = (BEGAN + timedelta(seconds=self.base_t + self.t)).isoformat(timespec="milliseconds")
+        self.lines.append(Line(n=len(self.lines) + 1, wall=wall, event=replace(event, t=self.t), orders=out.orders))
+
+    def after(self, seconds: float) -> Leader:
+        self.t += seconds
+        return self
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.state.epoch
+
+    def grant(self, restarts: int = 0, *, waited_s: float = 0.0) -> None:
+        """A leader begins on another host, whose clock counts from elsewhere."""
+        self.base_t += self.t + waited_s - 1000.0 * restarts
+        self.t = 1000.0 * restarts
+        self.take(ev.LeaderStarted(job="7", restarts=restarts, host="n1", pid=1, nodes=NODES))
+        for node in NODES:
+            self.take(ev.NodeUp(node=node, instance=f"{node}.{restarts}"))
+
+    def launch(self, *, checkpoint: int | None = None) -> None:
+        path = None if checkpoint is None else f"/c/{checkpoint}"
+        self.take(ev.CheckpointPicked(epoch=self.epoch, path=path, step=checkpoint))
+        for node in NODES:
+            self.take(ev.Prepared(node=node, epoch=self.epoch, address="n1", port=1 if node == "n1" else 0))
+        for node in NODES:
+            self.take(ev.Launched(node=node, epoch=self.epoch, pid=1))
+
+    def train(self, step_now: int) -> None:
+        self.take(ev.Progressed(node="n1", epoch=self.epoch, phase="step", step=step_now, beats=5))
+
+    def end_attempt(self) -> None:
+        for node in NODES:
+            self.take(ev.Collected(node=node, epoch=self.epoch, incident=self.state.incident))
+        for node in NODES:
+            self.take(ev.AttemptOver(node=node, epoch=self.epoch, code=1))
+
+    def hang(self, *, rank: int = 3, at: int = 118) -> None:
+        fault = Fault(how=How.QUIET, node="n2", rank=rank, step=at, phase="step", quiet_s=5.2, limit_s=5.0)
+        self.take(ev.Stalled(node="n2", epoch=self.epoch, faults=(fault,)))
+
+    @property
+    def story(self) -> Story:
+        return tell(self.lines)
+
+
+@pytest.fixture
+def leader() -> Leader:
+    one = Leader()
+    one.grant()
+    one.launch()
+    one.after(3).train(1)
+    one.take(ev.Saved(node="n1", epoch=one.epoch, step=100))
+    return one
+
+
+def test_a_run_that_trains(leader):
+    story = leader.story
+    assert (story.stage, story.epoch, story.step, story.saved_step) == (Stage.TRAINING, Epoch(1, 1), 1, 100)
+    assert (story.job, story.nodes, story.grants, story.attempts) == ("7", NODES, 1, 1)
+    assert story.incidents == ()
+
+
+def test_a_hang_from_its_first_sign_to_training_again(leader):
+    leader.after(60).hang()
+    assert leader.story.stage is Stage.RECOVERING
+    leader.after(1).end_attempt()
+    leader.after(2).launch(checkpoint=100)
+    assert leader.story.incidents[0].back_s is None
+    leader.after(3).train(101)
+    (incident,) = leader.story.incidents
+    assert leader.story.stage is Stage.TRAINING
+    assert (incident.number, incident.epoch, incident.root.rank, incident.root.node) == (1, Epoch(1, 1), 3, "n2")
+    assert "rank 3 on n2 stood still" in incident.fault
+    assert incident.detected_s == 5.2
+    assert incident.back_s == pytest.approx(5.2 + 6)
+    assert incident.replayed == 18
+    assert incident.verdict.kind is VerdictKind.RESTART
+    assert (leader.story.epoch, leader.story.attempts, leader.story.step) == (Epoch(1, 2), 2, 101)
+
+
+def test_a_death_is_seen_at_once_and_all_ranks_steps_count(leader):
+    leader.train(150)
+    leader.take(ev.RankEnded(node="n1", epoch=leader.epoch, fault=Fault(how=How.SIGNAL, node="n1", rank=0, step=149, signal="SIGKILL")))
+    leader.end_attempt()
+    leader.after(4).launch(checkpoint=140)
+    leader.after(1).train(141)
+    (incident,) = leader.story.incidents
+    assert (incident.detected_s, incident.back_s, incident.replayed) == (0.0, 5.0, 10)
+
+
+def test_two_incidents_before_training_again_are_closed_together_and_replay_nothing_twice(leader):
+    leader.hang(at=120)
+    leader.end_attempt()
+    leader.launch(checkpoint=100)
+    leader.after(1).take(
+        ev.RankEnded(node="n1", epoch=leader.epoch, fault=Fault(how=How.EXCEPTION, node="n1", rank=1, error="OSError: x", phase="init"))
+    )
+    leader.end_attempt()
+    leader.after(20).take(ev.Tick())
+    leader.launch(checkpoint=100)
+    leader.after(1).train(101)
+    first, second = leader.story.incidents
+    assert (first.replayed, second.replayed) == (20, 0)
+    assert first.back == second.back
+
+
+def test_a_requeue_is_measured_over_two_hosts_by_the_wall_clock(leader):
+    leader.after(10).train(130)
+    leader.take(ev.Signalled(signal="SIGTERM"))
+    leader.after(2).take(ev.SlurmSaid(state="PENDING", restarts=1))
+    assert leader.story.stage is Stage.REQUEUED
+    leader.grant(1, waited_s=120)
+    assert leader.story.stage is Stage.RECOVERING
+    leader.launch(checkpoint=100)
+    leader.after(8).train(101)
+    (incident,) = leader.story.incidents
+    assert (incident.number, incident.root, incident.fault) == (0, None, "the job was requeued")
+    assert incident.verdict.kind is VerdictKind.REQUEUE
+    assert incident.back_s == pytest.approx(2 + 120 + 8)
+    assert incident.replayed == 30
+    assert (leader.story.grants, leader.story.epoch, leader.story.restarts) == (2, Epoch(2, 1), 1)
+
+
+def test_a_grant_that_ended_without_a_word_is_an_incident_too(leader):
+    leader.train(130)
+    leader.grant(1, waited_s=50)
+    leader.launch(checkpoint=100)
+    leader.after(8).train(101)
+    (incident,) = leader.story.incidents
+    assert (incident.number, incident.verdict, incident.detected_s) == (0, None, None)
+    assert (incident.back_s, incident.replayed) == (pytest.approx(58), 30)
+
+
+def test_a_new_leader_in_the_same_grant_changes_nothing(leader):
+    before = leader.story
+    leader.take(ev.LeaderStarted(job="7", restarts=0, host="n1", pid=2, nodes=NODES))
+    after = leader.story
+    assert (after.stage, after.incidents, after.grants, after.epoch) == (before.stage, (), 1, before.epoch)
+
+
+def test_finished_and_started_again_by_a_stray_requeue(leader):
+    for node in NODES:
+        leader.take(ev.AttemptOver(node=node, epoch=leader.epoch, code=0))
+    assert leader.story.stage is Stage.FINISHED
+    leader.take(ev.Decided(mirrored=True))
+    leader.take(ev.LeaderStarted(job="7", restarts=1, host="n1", pid=1, nodes=NODES))
+    assert (leader.story.stage, leader.story.incidents) == (Stage.FINISHED, ())
+
+
+def test_cancelled(leader):
+    leader.take(ev.Asked(request="cancel", who="me"))
+    assert leader.story.stage is Stage.CANCELLED
+    assert "me" in leader.story.verdict.reason
+
+
+def test_unknown_steps_stay_unknown(leader):
+    leader.hang()
+    leader.end_attempt()
+    leader.take(ev.CheckpointPicked(epoch=leader.epoch, path="/c/last", step=None))
+    for node in NODES:
+        leader.take(ev.Prepared(node=node, epoch=leader.epoch, address="n1", port=1))
+    leader.take(ev.Launched(node="n1", epoch=leader.epoch, pid=1))
+    leader.take(ev.Launched(node="n2", epoch=leader.epoch, pid=1))
+    leader.take(ev.Progressed(node="n1", epoch=leader.epoch, phase="step", step=None, beats=5))
+    assert leader.story.incidents[0].replayed is None
+    assert leader.story.step is None
+
+
+def test_the_story_follows_a_log_line_by_line_and_survives_json(leader):
+    leader.hang()
+    leader.end_attempt()
+    story = Story()
+    for line in leader.lines:
+        story = fold(story, msgspec.json.decode(msgspec.json.encode(line), type=Line))
+    assert story == leader.story
+    assert msgspec.json.decode(msgspec.json.encode(story), type=Story) == story
+
+
+def test_an_empty_log_waits():
+    assert tell([]).stage is Stage.WAITING
+
+
+def test_a_wall_clock_that_was_set_back_or_cannot_be_read_gives_no_nonsense(leader):
+    last = leader.story.last
+    assert between_s(replace(last, grant=1), replace(last, grant=2, wall="2020-01-01T00:00:00+00:00")) == 0.0
+    assert between_s(replace(last, grant=1), replace(last, grant=2, wall="soon")) is None
