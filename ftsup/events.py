@@ -347,6 +347,13 @@ LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
 ]  # fmt: skip
 
 
+NodeEvent = Union[  # noqa: UP007
+    NodeUp, Prepared, Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected,
+    AttemptOver, Warned, Terminated, Noted,
+]  # fmt: skip
+"""What a node supervisor reports."""
+
+
 # What is ordered ----------------------------------------------------------------------------------------------------------
 
 

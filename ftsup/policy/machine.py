@@ -49,6 +49,7 @@ def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
 
 
 def next_deadline(state: State) -> float | None:
+    """When the machine wants to be woken, if nothing happens."""
     ends = state.end_t if state.stage in ending.BEFORE_END else None
     times = [t for t in (state.deadline_t, ends) if t is not None]
     return min(times) if times and state.stage is not Stage.OVER else None

@@ -139,7 +139,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 class Tell(Act, frozen=True, kw_only=True):
     """Tell the leader."""
 
-    event: ev.LeaderEvent
+    event: ev.NodeEvent
 
 
 class RunSetup(Act, frozen=True, kw_only=True):
@@ -375,7 +375,7 @@ def _looked(state: State, happening: Looked, rules: Rules) -> Change:
     node, epoch = state.node, state.epoch
     watch, seen = watching.look(state.watch, happening.t, happening.sights, rules, node=node)
     state = replace(state, watch=watch)
-    tell: list[ev.LeaderEvent] = []
+    tell: list[ev.NodeEvent] = []
     if seen.learned:
         tell.append(ev.Learned(node=node, epoch=epoch, median_s=watch.median_s))
     if seen.saved is not None:
@@ -390,7 +390,7 @@ def _looked(state: State, happening: Looked, rules: Rules) -> Change:
     return state, tuple(Tell(event=event) for event in (*tell, *alone))
 
 
-def _progress(state: State, t: float, phase: Phase | None, rules: Rules) -> tuple[State, list[ev.LeaderEvent]]:
+def _progress(state: State, t: float, phase: Phase | None, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:
     """A new phase is told by every node; the steps once a minute, by one."""
     due = state.node_rank == 0 and state.told_t is not None and t - state.told_t >= rules.beats_s
     if phase is None and not due:
@@ -401,7 +401,7 @@ def _progress(state: State, t: float, phase: Phase | None, rules: Rules) -> tupl
     return replace(state, told_t=t), [event]
 
 
-def _alone(state: State, happening: Looked, rules: Rules) -> tuple[State, list[ev.LeaderEvent]]:
+def _alone(state: State, happening: Looked, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:
     """Every rank is gone and torchrun goes on living: it hangs."""
     begun = [sight for sight in happening.sights.values() if sight.beat.pid]
     if not begun or any(sight.process is not Process.GONE for sight in begun):

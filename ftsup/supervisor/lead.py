@@ -22,13 +22,12 @@ from ftsup.config import Config, Requeue
 from ftsup.errors import SlurmError
 from ftsup.events import LeaderEvent, LeaderOrder, Line
 from ftsup.policy.judge import describe
-from ftsup.policy.machine import step
+from ftsup.policy.machine import next_deadline, step
 from ftsup.policy.rules import Rules
 from ftsup.policy.state import Stage, State
 from ftsup.ports import Clock, Job
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
-from ftsup.slurm.jobs import duration_s
 from ftsup.supervisor import starter
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.keys import read_keys
@@ -88,7 +87,7 @@ class Lead:
         self.signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self.loop = Loop(clock, tick_s=config.waits.tick_s, late_s=config.waits.late_s)
         self.calls: Calls[list[LeaderEvent]] = Calls()
-        self.clerk = Clerk(self.local / "clerk", now=clock.now())
+        self.clerk: Clerk[list[LeaderEvent]] = Clerk(now=clock.now())
         keys = read_keys(run.keys)
         self.link = LeaderLink(keys, instance=f"{grant.host}:{clock.now():.3f}", port=self._port())
         self.step = starter.Step(self.local, run.root, grant.environ)
@@ -117,7 +116,12 @@ class Lead:
         write_private(self.local / f"port.{grant.restarts}", str(self.link.port).encode())
         self._ask_config()
         started = ev.LeaderStarted(
-            job=grant.job, restarts=grant.restarts, host=grant.host, pid=starter.own_pid(), nodes=grant.nodes, address=self.link.addresses[0]
+            job=grant.job,
+            restarts=grant.restarts,
+            host=grant.host,
+            pid=starter.own_pid(),
+            nodes=grant.nodes,
+            address=self.link.addresses[0],
         )
         self._take([replace(started, t=self.clock.now())], self.clock.now())
         while not self._may_go():
@@ -136,8 +140,9 @@ class Lead:
         return [*self.link.sockets(), *self.calls.sources(), *self.clerk.sources(), self.signals.fileno()]
 
     def _until(self) -> float | None:
-        deadline_t = step_deadline(self.state)
-        return soonest(deadline_t, self.calls.deadline_t(), self.clerk.deadline_t(), *(pending.until_t for pending in self.pending))
+        return soonest(
+            next_deadline(self.state), self.calls.deadline_t(), self.clerk.deadline_t(), *(pending.until_t for pending in self.pending)
+        )
 
     def _turn(self, turn: Turn) -> None:
         now = turn.now
@@ -283,7 +288,9 @@ class Lead:
             return
         folder = Path(self.config.workdir) / checkpoint.dir
         limit_s = self.rules.pick_s * 0.9
-        self.clerk.ask("pick", now=now, limit_s=limit_s, then=picked, folder=str(folder), pattern=checkpoint.pattern, complete=checkpoint.complete)
+        self.clerk.ask(
+            "pick", now=now, limit_s=limit_s, then=picked, folder=str(folder), pattern=checkpoint.pattern, complete=checkpoint.complete
+        )
 
     def _slurm(self, op: str, now: float, then: Callable[[Any], list[LeaderEvent]], **args: object) -> None:
         def done(done: proc.Done) -> list[LeaderEvent]:
@@ -400,13 +407,6 @@ class Lead:
             return False
         ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and self.step.ended()
         return ended or self.clock.now() >= self.quit_t
-
-
-def step_deadline(state: State) -> float | None:
-    """When the machine wants to be woken."""
-    from ftsup.policy.machine import next_deadline
-
-    return next_deadline(state)
 
 
 def requests(answer: object) -> list[LeaderEvent]:

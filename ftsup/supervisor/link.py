@@ -22,10 +22,10 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from ftsup.events import NodeOrder, NodeUp, Progressed
+from ftsup.events import NodeEvent, NodeOrder, NodeUp, Progressed
 from ftsup.supervisor import wire
 from ftsup.supervisor.keys import Keys
-from ftsup.supervisor.wire import Counter, Inbox, NodeEvent, Outbox
+from ftsup.supervisor.wire import Counter, Inbox, Outbox
 
 __all__ = ["Heard", "LeaderLink", "NodeLink", "own_addresses", "raise_file_limit"]
 

@@ -6,6 +6,7 @@ Nothing here blocks but `Loop.wait`, and nothing here knows what the events mean
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -38,8 +39,8 @@ class Signals:
     def __init__(self, *numbers: int) -> None:
         self._came: list[int] = []
         self._read, self._write = socket.socketpair()
-        self._read.setblocking(False)
-        self._write.setblocking(False)
+        for end in (self._read, self._write):
+            end.setblocking(False)  # noqa: FBT003 - the socket's own signature
         signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, self._note)
@@ -77,7 +78,7 @@ class Loop:
         poller = zmq.Poller()
         for source in sources:
             poller.register(source, zmq.POLLIN)
-        poller.poll(max(wake_t - now, 0.0) * 1000)
+        poller.poll(math.ceil(max(wake_t - now, 0.0) * 1000))
         now = self._clock.now()
         gap_s = now - self._back_at
         self._back_at = now

@@ -69,7 +69,7 @@ class Step:
 
     def ended(self) -> bool:
         """Whether every srun is gone."""
-        return all([process.poll() is not None for process in self._ours]) and not self._adopted()
+        return all(process.poll() is not None for process in self._ours) and not self._adopted()
 
     def _srun(self, targets: Sequence[str], nodes: Sequence[str], addresses: Sequence[str], *, overlap: bool) -> str:
         env = {**self._environ, ADDRESSES: ",".join(addresses), NODES: ",".join(nodes), RUN: str(self._run)}

@@ -11,35 +11,11 @@ from typing import Union
 
 import msgspec
 
-from ftsup.events import (
-    AttemptOver,
-    Collected,
-    Launched,
-    LaunchFailed,
-    Learned,
-    Moving,
-    NodeUp,
-    Noted,
-    Prepared,
-    Progressed,
-    RankEnded,
-    Saved,
-    Stalled,
-    Terminated,
-    Warned,
-)
-
 PROTOCOL = 1
 MESSAGE_CAP = 1024 * 1024
 BATCH_CAP = 256 * 1024
 RESEND_S = 5.0
 KEEP = 2000
-
-NodeEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
-    NodeUp, Prepared, Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected,
-    AttemptOver, Warned, Terminated, Noted,
-]  # fmt: skip
-"""What a node may report."""
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):

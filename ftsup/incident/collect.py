@@ -1,0 +1,183 @@
+"""The evidence of an attempt on one node, as files in one folder: stacks, beats, processes, last words, the node itself.
+
+Runs as a process of its own (`python -m ftsup.incident`), with a deadline that its starter keeps: reading /proc may hang, and
+evidence is never worth a hung supervisor. Everything is capped. Stacks come first: they are what a person asks for.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from ftsup.events import Fault, How
+from ftsup.incident import stacks
+from ftsup.monitors import faults, heartbeat, procs
+from ftsup.monitors.exits import records
+from ftsup.worker import places
+
+LOG_CAP = 64 * 1024
+STACK_CAP = 1024 * 1024
+STACK_ROUNDS = 40
+ROUND_S = 0.05
+"""A stack is written within milliseconds; a process in state T or D never writes one, so the wait is short."""
+FACTS = ("/proc/loadavg", "/proc/meminfo", "/proc/pressure/io", "/proc/pressure/memory")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What to collect, and where to."""
+
+    node: str
+    epoch: str
+    beats: str
+    out: str
+    folder: str
+    quiet: tuple[int, ...] = ()
+    """Ranks that are known to stand still."""
+
+
+class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank in `node.json`."""
+
+    rank: int
+    pid: int
+    process: str
+    phase: str
+    beats: int
+    step: int | None
+    activity: int
+    wchan: str
+    where: str = ""
+    waits: bool = False
+    stack: bool = False
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """`node.json`."""
+
+    node: str
+    epoch: str
+    ranks: tuple[RankFacts, ...]
+    facts: dict[str, str]
+    disks: dict[str, str]
+    missing: tuple[str, ...]
+
+
+def collect(job: Job) -> list[Fault]:
+    """Write the folder; what it adds to what is known of the ranks."""
+    folder, beats = Path(job.folder), Path(job.beats)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    missing: list[str] = []
+    sights = heartbeat.sights(beats)
+    texts = _stacks(beats, sights, missing)
+    ended = {rank: faults.of_record(record, job.node) for rank, record in records(beats).items()}
+    ranks = tuple(_rank(sight, texts.get(rank, "")) for rank, sight in sights.items())
+    for rank, text in texts.items():
+        (folder / f"stacks.{rank}.txt").write_text(text)
+    for rank, sight in sights.items():
+        _copy(Path("/proc") / str(sight.pid) / "status", folder / f"status.{rank}.txt", LOG_CAP)
+        _copy(places.out_path(Path(job.out), rank), folder / f"log.{rank}.txt", LOG_CAP)
+        _copy(places.exit_path(beats, rank), folder / f"exit.{rank}.json", LOG_CAP)
+    for name in ("torchrun.out", "torchrun.err"):
+        _copy(Path(job.out) / name, folder / f"{name}.txt", LOG_CAP)
+    told = NodeFacts(
+        node=job.node, epoch=job.epoch, ranks=ranks, facts={path: _text(path) for path in FACTS}, disks=_disks(job), missing=tuple(missing)
+    )
+    (folder / "node.json").write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1))
+    alive = [
+        _fault(facts, job.node) for facts in ranks if facts.rank not in ended and facts.process != procs.State.GONE.value and facts.where
+    ]
+    return [fault for fault in ended.values() if fault.how is not How.RETURNED] + alive
+
+
+def _fault(facts: RankFacts, node: str) -> Fault:
+    how = How.WAITING if facts.waits else How.QUIET
+    return Fault(how=how, node=node, rank=facts.rank, phase=facts.phase, where=facts.where)
+
+
+def _rank(sight: heartbeat.RankSight, text: str) -> RankFacts:
+    frames = stacks.main_thread(text)
+    return RankFacts(
+        rank=sight.rank,
+        pid=sight.pid,
+        process=sight.process.value,
+        phase=sight.phase.name.lower(),
+        beats=sight.beats,
+        step=sight.step,
+        activity=sight.activity,
+        wchan=_text(f"/proc/{sight.pid}/wchan") if sight.pid else "",
+        where=stacks.where(frames),
+        waits=stacks.waits(frames),
+        stack=bool(frames),
+    )
+
+
+def _stacks(beats: Path, sights: dict[int, heartbeat.RankSight], missing: list[str]) -> dict[int, str]:
+    """Ask those ranks that catch the signal, and read what they write; a process without the handler would die of it."""
+    before: dict[int, int] = {}
+    for rank, sight in sights.items():
+        path = places.stacks_path(beats, rank)
+        process = procs.look(sight.pid) if sight.pid else None
+        if process is None or process.started != sight.started or sight.process is not procs.State.RUNNING:
+            missing.append(f"no stack of rank {rank}: its process is {sight.process.value}")
+        elif not procs.catches(sight.pid, places.STACK_SIGNAL):
+            missing.append(f"no stack of rank {rank}: it has no handler for it yet")
+        else:
+            before[rank] = path.stat().st_size if path.exists() else 0
+            procs.strike(process, places.STACK_SIGNAL)
+    found: dict[int, str] = {}
+    sizes = dict(before)
+    for _ in range(STACK_ROUNDS):
+        select.select([], [], [], ROUND_S)
+        grown = {rank: places.stacks_path(beats, rank).stat().st_size for rank in before}
+        settled = all(size > before[rank] and size == sizes[rank] for rank, size in grown.items())
+        sizes = grown
+        if settled:
+            break
+    for rank, offset in before.items():
+        with places.stacks_path(beats, rank).open("rb") as file:
+            file.seek(offset)
+            text = file.read(STACK_CAP).decode(errors="replace")
+        if text:
+            found[rank] = text
+        else:
+            missing.append(f"no stack of rank {rank}: it did not answer")
+    return found
+
+
+def _disks(job: Job) -> dict[str, str]:
+    """Free space where it matters."""
+    found = {}
+    for path in {job.beats, job.out}:
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError as error:
+            found[path] = str(error)
+        else:
+            found[path] = f"{usage.free} of {usage.total} bytes free"
+    return found
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - one read of a /proc file
+            return file.read(LOG_CAP).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _copy(source: Path, target: Path, cap: int) -> None:
+    """The last `cap` bytes of a file, if there is one."""
+    try:
+        with source.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > cap:
+                file.seek(size - cap)
+            data = file.read(cap)
+    except OSError:
+        return
+    if data:
+        target.write_bytes(data)

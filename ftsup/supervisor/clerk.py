@@ -1,0 +1,210 @@
+"""The clerk as its supervisor holds it: requests for shared-disk work, each answered by a reply or by a ClerkFailed, in time.
+
+The work is done by a child process (`clerkwork.py`), one request after the other. A shared disk can hang for ever: a clerk that does not
+answer is killed and *not* waited for, and another one takes its place. Nothing here touches a disk, and nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ftsup.supervisor.child import Program
+
+T = TypeVar("T")
+_BACK_OFF_MAX_S = 30.0
+_AWAY_S = 5.0
+
+
+class ClerkFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was not done, or of which nobody knows whether it was."""
+
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+class _Request(Generic[T]):
+    def __init__(
+        self, what: str, arguments: dict[str, Any], *, number: int, until_t: float, limit_s: float, then: Callable[[object], T]
+    ) -> None:
+        self.what, self.arguments, self.then = what, arguments, then
+        self.number, self.until_t, self.limit_s = number, until_t, limit_s
+
+
+class Clerk(Generic[T]):
+    """Register `sources()`, call `take(now)` after every poll: it gives what the requests' `then` made of their answers."""
+
+    def __init__(self, *, now: float) -> None:
+        self._now = now
+        self._queue: deque[_Request[T]] = deque()
+        self._busy = False
+        self._numbers = 0
+        self._in, self._out = b"", b""
+        self._abandoned: list[Program] = []
+        self._program: Program | None = None
+        self._failures = 0
+        self._again_t = now
+        self._wrong: dict[str, str] = {}
+        self._notes: list[str] = []
+        self._start()
+
+    @property
+    def pid(self) -> int | None:
+        """The process that does the work now."""
+        return self._program.process.pid if self._program else None
+
+    def ask(self, what: str, *, now: float, limit_s: float, then: Callable[[object], T], **arguments: object) -> None:
+        """Ask for a piece of work; `then` gets its answer or a ClerkFailed, at the latest `limit_s` from now."""
+        self._numbers += 1
+        self._queue.append(_Request(what, arguments, number=self._numbers, until_t=now + limit_s, limit_s=limit_s, then=then))
+        self._send()
+
+    def sources(self) -> list[int]:
+        """What to poll for reading."""
+        return [self._program.socket.fileno()] if self._program else []
+
+    def deadline_t(self) -> float | None:
+        """When `take` has to look even if nothing comes."""
+        times = [request.until_t for request in self._queue]
+        if self._out:
+            times.append(self._now)  # the socket was full
+        if self._queue and self._program is None:
+            times.append(self._again_t)
+        return min(times, default=None)
+
+    def take(self, now: float) -> list[T]:
+        """What became of requests since the last call."""
+        self._forgive(now)
+        self._abandoned = [program for program in self._abandoned if not program.dead()]
+        found = self._hear()
+        if self._program is None and now >= self._again_t:
+            self._start()
+        found += self._expire(now)
+        self._send()
+        return found
+
+    def notes(self) -> list[str]:
+        """What people should know: a kind of work that fails is said once, and once that it works again."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def close(self) -> None:
+        """No more work."""
+        if self._program:
+            self._drop()
+
+    def _start(self) -> None:
+        try:
+            self._program = Program("ftsup.supervisor.clerkwork", kind=socket.SOCK_STREAM)
+        except OSError as error:
+            self._note("clerk", f"cannot be started: {error.strerror}")
+            self._wait_longer()
+
+    def _forgive(self, now: float) -> None:
+        """We were away (stopped, suspended): the clerk may have been so as well."""
+        away_s = now - self._now
+        if away_s > _AWAY_S:
+            for request in self._queue:
+                request.until_t += away_s
+        self._now = now
+
+    def _send(self) -> None:
+        """One request at a time is with the clerk; the others wait here, where they can be taken back."""
+        if self._program is None:
+            return
+        if self._queue and not self._busy:
+            first = self._queue[0]
+            self._out = json.dumps({"n": first.number, "do": first.what, "with": first.arguments}).encode() + b"\n"
+            self._busy = True
+        while self._out:
+            try:
+                self._out = self._out[self._program.socket.send(self._out) :]
+            except BlockingIOError:
+                return
+            except OSError:  # dead: its end of file is about to be read
+                return
+
+    def _hear(self) -> list[T]:
+        found: list[T] = []
+        while self._program:
+            try:
+                data = self._program.socket.recv(1 << 16)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                found += self._died()
+                break
+            *lines, self._in = (self._in + data).split(b"\n")
+            for line in lines:
+                found.append(self._answer(json.loads(line)))
+                self._failures = 0
+        return found
+
+    def _answer(self, reply: dict[str, Any]) -> T:
+        request = self._queue.popleft()
+        assert request.number == reply["n"], "the clerk answers in order"
+        self._busy = False
+        self._send()
+        if "why" in reply:
+            return self._fail(request, reply["why"])
+        if self._wrong.pop(request.what, None):
+            self._notes.append(f"{request.what}: works again")
+        return request.then(reply["answer"])
+
+    def _died(self) -> list[T]:
+        """Whatever it had in hand is answered; what it did of that, nobody knows."""
+        self._drop()
+        self._wait_longer()
+        return [self._fail(self._queue.popleft(), "the clerk died")] if self._take_back() else []
+
+    def _expire(self, now: float) -> list[T]:
+        found = []
+        if self._busy and self._queue and now >= self._queue[0].until_t:
+            self._drop()
+            self._wait_longer()
+            self._take_back()
+            late = self._queue.popleft()
+            found.append(self._fail(late, f"no answer within {late.limit_s:g} s: the disk hangs; another clerk takes over"))
+        waiting = list(self._queue)[1 if self._busy else 0 :]
+        for request in [request for request in waiting if now >= request.until_t]:
+            self._queue.remove(request)
+            found.append(self._fail(request, f"not begun within {request.limit_s:g} s: the clerk is busy or away"))
+        return found
+
+    def _take_back(self) -> bool:
+        """Whether a request was with the clerk that is gone."""
+        was, self._busy = self._busy, False
+        return was
+
+    def _drop(self) -> None:
+        """Kill it and forget it; it may stay in the kernel until its disk comes back."""
+        assert self._program is not None
+        self._program.close()
+        self._program.signal(signal.SIGKILL)
+        self._abandoned.append(self._program)
+        self._program = None
+        self._in, self._out = b"", b""
+
+    def _wait_longer(self) -> None:
+        self._again_t = self._now + (min(2.0 ** (self._failures - 1), _BACK_OFF_MAX_S) if self._failures else 0.0)
+        self._failures += 1
+
+    def _fail(self, request: _Request[T], why: str) -> T:
+        self._note(request.what, why)
+        return request.then(ClerkFailed(what=request.what, why=why))
+
+    def _note(self, what: str, why: str) -> None:
+        if self._wrong.get(what) != why:
+            self._wrong[what] = why
+            self._notes.append(f"{what}: {why}")

@@ -1,0 +1,155 @@
+"""The clerk's own process: does what its supervisor asks on the shared disk, one request after the other, and may hang in it.
+
+`python -m ftsup.supervisor.clerkwork SOCKET SPEC`, started by clerk.py. It dies with its supervisor, imports neither sockets
+of the link nor torch, and decides nothing: each request names its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ftsup.checkpoint.pick import pick
+from ftsup.errors import FtsupError
+from ftsup.supervisor import ranklogs
+from ftsup.supervisor.files import write_whole
+from ftsup.supervisor.mirror import Mirror
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_REQUEST_CAP = 64 * 1024
+_FILE_CAP = 8 << 20
+_COPY_CAP = 64 << 20
+
+
+class Work:
+    """What the clerk can do; each answers a JSON value or raises OSError or FtsupError."""
+
+    def __init__(self) -> None:
+        self._mirror = Mirror()
+
+    def table(self) -> dict[str, Callable[..., Any]]:
+        """By name."""
+        return {
+            "mirror": self.mirror,
+            "write": self.write,
+            "requests": self.requests,
+            "copy": self.copy,
+            "pick": self.pick,
+            "logs": self.logs,
+        }
+
+    def mirror(self, *, source: str, target: str) -> int:
+        """Bring the event log's mirror up to date; the number of its last line."""
+        return self._mirror.bring(Path(source), Path(target))
+
+    def write(self, *, path: str, text: str) -> None:
+        """A small file, whole or not at all."""
+        write_whole(Path(path), text.encode(errors="surrogateescape"))
+
+    def requests(self, *, folder: str) -> list[dict[str, str]]:
+        """Take what people ask for: only our own user's plain files, each once."""
+        return take_requests(Path(folder))
+
+    def copy(self, *, source: str, target: str) -> int:
+        """Copy a folder of evidence, file by file; how many files."""
+        return copy_folder(Path(source), Path(target))
+
+    def pick(self, *, folder: str, pattern: str, complete: str = "") -> dict[str, Any]:
+        """Which checkpoint the next attempt resumes from."""
+        picked = pick(Path(folder), pattern=pattern, complete=complete)
+        return {"path": picked.path, "step": picked.step, "why": picked.why}
+
+    def logs(self, *, out: str, target: str, final: bool = False) -> bool:
+        """Bring ranks' output over; whether there is more."""
+        return ranklogs.bring(Path(out), Path(target), final=final) if Path(out).is_dir() else False
+
+
+def take_requests(folder: Path) -> list[dict[str, str]]:
+    """The requests in a folder, oldest name first. What is not ours, not plain or not readable is left alone."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            return []
+        names = sorted(name for name in os.listdir(fd) if name.endswith(".json") and not name.startswith("."))  # noqa: PTH208 - by descriptor
+        return [request for name in names if (request := _take_request(fd, name)) is not None]
+    finally:
+        os.close(fd)
+
+
+def _take_request(folder: int, name: str) -> dict[str, str] | None:
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_size > _REQUEST_CAP:
+            return None
+        data = file.read(_REQUEST_CAP)
+    os.rename(name, f"{name}.taken", src_dir_fd=folder, dst_dir_fd=folder)
+    try:
+        request = json.loads(data)
+        return {"request": str(request["request"]), "who": str(request.get("who", ""))}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def copy_folder(source: Path, target: Path) -> int:
+    """Plain files only, each whole or not at all, and no more than an incident may weigh."""
+    left, copied = _COPY_CAP, 0
+    for path in sorted(source.iterdir()):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                continue
+            data = file.read(min(_FILE_CAP, left))
+        write_whole(target / path.name, data)
+        left -= len(data)
+        copied += 1
+    return copied
+
+
+def answer(work: dict[str, Callable[..., Any]], request: dict[str, Any]) -> dict[str, Any]:
+    """Do one request."""
+    try:
+        return {"n": request["n"], "answer": work[request["do"]](**request["with"])}
+    except FtsupError as error:
+        return {"n": request["n"], "why": str(error)}
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return {"n": request["n"], "why": f"{where}{error.strerror or error}"}
+
+
+def main(arguments: list[str]) -> None:
+    """Work until the supervisor is gone."""
+    parent = os.getppid()
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_NAME, b"ftsup-clerk", 0, 0, 0)
+    if os.getppid() != parent or parent == 1:
+        return
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # Slurm may signal every process of a step; we end with our supervisor
+    os.close(int(arguments[1]))
+    work = Work().table()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=int(arguments[0])) as talk:
+        talk.settimeout(None)
+        for line in talk.makefile("rb"):
+            talk.sendall(json.dumps(answer(work, json.loads(line))).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,141 @@
+"""What an attempt is started with: its command line, its environment, the port where its ranks meet, node_setup.
+
+Values in, values out; starting and ending are `child`'s. The environment of ranks is clean: what Slurm, MPI and the submitting
+shell left there for *our* task would be misread in a rank.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ftsup.config import Config, Launch
+from ftsup.events import Fault, How
+from ftsup.events import Launch as LaunchOrder
+from ftsup.worker import beatfile, places
+
+_DROPPED = re.compile(
+    r"^(PMI_|PMIX_|PMI2_|OMPI_|MPI_LOCAL|SRUN_|SBATCH_"
+    r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|STEP|STEPID|TASKS_PER_NODE|CPU_BIND|MEM_|MPI_TYPE|SRUN_|LAUNCH_NODE|UMASK|PRIO_PROCESS)"
+    r"|FTSUP_(LEADER|NODES|RUN|LOCAL|GUARD)$)"
+)
+"""What would be misread by mpi4py, submitit, DeepSpeed and others in a rank. SLURM_JOB_*, ARRAY_*, RESTART_COUNT stay."""
+_SETUP_END = "--ftsup-environment--"
+
+
+def rank_numbers(order: LaunchOrder, workers: int) -> tuple[int, ...]:
+    """The node's ranks, by local rank."""
+    return tuple(range(order.node_rank * workers, (order.node_rank + 1) * workers))
+
+
+def argv(config: Config, order: LaunchOrder, *, python: str) -> tuple[str, ...]:
+    """The command line of an attempt on one node."""
+    resume = tuple(word.replace("{path}", order.path) for word in config.resume_args) if order.path else ()
+    command = (*config.command, *resume)
+    if config.launch is Launch.COMMAND:
+        return (*config.launcher.prefix, *(_filled(word, order) for word in command))
+    torchrun = (
+        python,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={order.nodes}",
+        f"--node-rank={order.node_rank}",
+        f"--nproc-per-node={config.workers}",
+        f"--master-addr={order.address}",
+        f"--master-port={order.port}",
+        "--rdzv-backend=static",
+        "--max-restarts=0",
+        "-m",
+        "ftsup_worker",
+    )
+    return (*config.launcher.prefix, *torchrun, *command)
+
+
+def _filled(word: str, order: LaunchOrder) -> str:
+    """Placeholders of `launch: command`; a brace that is none of them is the user's own."""
+    for name, value in _variables(order).items():
+        word = word.replace("{" + name + "}", value)
+    return word
+
+
+def _variables(order: LaunchOrder) -> dict[str, str]:
+    return {
+        "FTSUP_NODE_RANK": str(order.node_rank),
+        "FTSUP_NNODES": str(order.nodes),
+        "MASTER_ADDR": order.address,
+        "MASTER_PORT": str(order.port),
+        places.RESUME_FROM: order.path or "",
+    }
+
+
+def environment(
+    base: Mapping[str, str], config: Config, order: LaunchOrder, *, own: Mapping[str, str], at: Mapping[str, Path]
+) -> dict[str, str]:
+    """What ranks get: `base` (after node_setup) cleaned, ours, and over it the user's `env`. `at`: worker, beats, out."""
+    env = {name: value for name, value in base.items() if not _DROPPED.match(name) and not name.startswith("BASH_FUNC_")}
+    path = env.get("PYTHONPATH")
+    env |= {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": f"{at['worker']}{os.pathsep}{path}" if path else str(at["worker"]),
+        places.BEATS: str(at["beats"]),
+        places.OUT_DIR: str(at["out"]),
+    }
+    if order.base_step is not None:
+        env[places.BASE_STEP] = str(order.base_step)
+    for name, value in (("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"), ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"), ("NCCL_DEBUG", "WARN")):
+        env.setdefault(name, value)
+    wanted = _variables(order) if config.launch is Launch.COMMAND else {places.RESUME_FROM: order.path or ""}
+    env |= {name: value for name, value in wanted.items() if value}
+    return env | dict(own)
+
+
+def make_places(beats: Path, out: Path, ranks: Sequence[int]) -> None:
+    """The attempt's folders, 0700, and a beat file a rank; OSError when the memory for them is not there."""
+    for folder in (beats, out):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for rank in ranks:
+        places.beat_path(beats, rank).unlink(missing_ok=True)
+        beatfile.create(places.beat_path(beats, rank))
+
+
+def free_port(address: str) -> int:
+    """A port that is free now on the address that will be bound. Somebody may take it meanwhile: then the launch is repeated."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def meeting_address(addresses: Sequence[str], nodes: int) -> str:
+    """Where ranks meet: loopback for one node, else the first address that is not."""
+    return "127.0.0.1" if nodes == 1 else addresses[0]
+
+
+# node_setup ---------------------------------------------------------------------------------------------------------------
+
+
+def setup_argv(lines: str) -> list[str]:
+    """bash runs the user's lines as a login shell's rc would, then prints the environment that they leave."""
+    script = f"{lines}\nftsup_code=$?\nprintf '\\n%s\\n' {shlex.quote(_SETUP_END)} && env -0; exit $ftsup_code"
+    return ["bash", "-c", script]
+
+
+def setup_environment(output: str) -> dict[str, str] | None:
+    """The environment that node_setup left, from what it printed; None when it never came to its end."""
+    _, mark, tail = output.rpartition(f"\n{_SETUP_END}\n")
+    if not mark:
+        return None
+    pairs = (item.partition("=") for item in tail.split("\0") if "=" in item)
+    return {name: value for name, _, value in pairs if name not in {"_", "SHLVL", "ftsup_code"}}
+
+
+def start_fault(node: str, code: int, err: str) -> Fault | None:
+    """What a torchrun that ended before any rank began died of, where its own words tell."""
+    last = [line for line in err.strip().splitlines() if line.strip()]
+    if code in {126, 127} and last:
+        return Fault(how=How.SETUP, node=node, code=code, error=last[-1][:500])
+    return None

@@ -1,0 +1,418 @@
+"""The node supervisor: senses one node's ranks, reports to the leader, and does what it orders. `policy.node` has its rules.
+
+One turn: wait, turn what came into happenings, step them, act. What touches the shared disk is the clerk's; what reads or ends
+processes is the guard's; evidence is a process of its own; nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup import proc
+from ftsup.config import Config
+from ftsup.errors import SlurmError
+from ftsup.events import Fault, How
+from ftsup.incident.collect import Job as Evidence
+from ftsup.monitors import exits, faults, heartbeat, procs
+from ftsup.policy import node as machine
+from ftsup.policy.node import Happening, Stage, State
+from ftsup.policy.watch import Process, Sight
+from ftsup.ports import Clock, Job, JobState, Node, NodeState
+from ftsup.rundir import LocalDir, RunDir
+from ftsup.slurm import call
+from ftsup.supervisor import child as children
+from ftsup.supervisor import launch
+from ftsup.supervisor.clerk import Clerk
+from ftsup.supervisor.keys import read_keys
+from ftsup.supervisor.link import NodeLink, own_addresses
+from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
+from ftsup.supervisor.wire import Counter
+from ftsup.worker.beatfile import Beat
+
+LEAVE_S = 5.0
+"""The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
+LOGS_S = 1.0
+SLURM_S = 30.0
+ERR_CAP = 256 * 1024
+ENDINGS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where this supervisor runs, as Slurm's environment and the leader say."""
+
+    node: str
+    nodes: tuple[str, ...]
+    job: str
+    addresses: tuple[str, ...]
+    environ: dict[str, str]
+    env: dict[str, str]
+    """The `env` of the configuration."""
+    held: int = 0
+    """A predecessor that is stopped, and not ours to end."""
+
+
+class NodeSupervisor:
+    """One supervisor of one node, from its start to its exit."""
+
+    def __init__(self, run: RunDir, config: Config, place: Place, clock: Clock) -> None:
+        self.run_dir, self.config, self.place, self.clock = run, config, place, clock
+        self.rules = config.rules()
+        self.local = LocalDir(config.local_base(place.environ), run.id, place.job, place.node)
+        now = clock.now()
+        self.state = State(node=place.node, index=place.nodes.index(place.node) if place.node in place.nodes else 0)
+        warning = signal.Signals[config.slurm.warning.signal]
+        self.signals = Signals(*ENDINGS, warning)
+        self.loop = Loop(clock, tick_s=config.waits.tick_s, late_s=config.waits.late_s)
+        self.calls: Calls[list[Happening]] = Calls()
+        self.clerk: Clerk[list[Happening]] = Clerk(now=now)
+        self.child: children.Child | None = None
+        self.order: ev.Launch | None = None
+        self.pidfds: dict[int, int] = {}
+        """Rank -> handle on its process."""
+        self.told: set[int] = set()
+        """Ranks whose end was seen."""
+        self.env: dict[str, str] = dict(place.environ)
+        self.instance = f"{place.node}:{os.getpid()}:{now:.3f}"
+        self.link = NodeLink(read_keys(run.keys), addresses=place.addresses, up=self._up(), now=now)
+        self.looked_t = now
+        self.logged_t = now
+        self.logs_busy = False
+        self.asked_t = now
+        self.alone_t: float | None = None
+        self.leave_t: float | None = None
+
+    def _up(self) -> ev.NodeUp:
+        running = self.state.epoch if self.state.stage in {Stage.RUNNING, Stage.ENDING} else None
+        return ev.NodeUp(node=self.place.node, instance=self.instance, running=running, held=self.place.held)
+
+    # One turn -------------------------------------------------------------------------------------------------------------
+
+    def _sources(self) -> list[zmq.Socket[bytes] | int]:
+        child = self.child.fds() if self.child else []
+        return [*self.link.sockets(), *self.calls.sources(), *self.clerk.sources(), *child, *self.pidfds.values(), self.signals.fileno()]
+
+    def _until(self) -> float | None:
+        child_t = self.child.due_at() if self.child else None
+        return soonest(self.calls.deadline_t(), self.clerk.deadline_t(), child_t, self.leave_t, self.alone_t)
+
+    def _turn(self, turn: Turn) -> None:
+        now = turn.now
+        if turn.away_s:
+            self.link.forget_time(now)
+            self._happen(machine.WasAway(t=now))
+        for order in self.link.receive(now):
+            self._happen(machine.Ordered(t=now, order=order))
+        for number in self.signals.take():
+            self._happen(machine.Signal(t=now, warning=number not in ENDINGS))
+        for found in (*self.calls.take(now), *self.clerk.take(now)):
+            for happening in found:
+                self._happen(replace(happening, t=now))
+        self._look(now)
+        self._hear_child(now)
+        self._bring_logs(now)
+        self._lonely(now)
+        notes = [ev.Noted(node=self.place.node, text=text) for text in (*self.link.notes(), *self.clerk.notes())]
+        if notes:
+            self.link.report(notes, now)
+        if self.link.asked:
+            self.link.answer(self._counters(), now)
+
+    def _happen(self, happening: Happening) -> None:
+        self.state, acts = machine.step(self.state, happening, self.rules)
+        self.link.up = self._up()
+        for act in acts:
+            ACTS[type(act)](self, act, happening.t)
+
+    # Sensing --------------------------------------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> None:
+        """Once a tick, or at once when a rank has died: beats, processes, exit records."""
+        if self.order is None or self.state.stage is not Stage.RUNNING:
+            return
+        died = any(_readable(fd) for fd in self.pidfds.values())
+        if not died and now - self.looked_t < self.config.waits.tick_s:
+            return
+        self.looked_t = now
+        beats = self._beats()
+        seen = heartbeat.sights(beats)
+        self._hold(seen)
+        ended = faults.ends(exits.records(beats), (), node=self.place.node, ranks=self.state.ranks)
+        silent = [self._vanished(sight) for rank, sight in seen.items() if self._gone(sight) and rank not in {f.rank for f in ended}]
+        new = tuple(fault for fault in (*ended, *silent) if fault.rank not in self.told)
+        self.told |= {fault.rank for fault in new if fault.rank is not None}
+        self._happen(machine.Looked(t=now, sights={rank: _sight(sight) for rank, sight in seen.items()}))
+        if new:
+            self._happen(machine.RanksEnded(t=now, faults=new))
+
+    def _gone(self, sight: heartbeat.RankSight) -> bool:
+        return sight.process is procs.State.GONE
+
+    def _vanished(self, sight: heartbeat.RankSight) -> Fault:
+        """It left no record: a signal, or os._exit. Which, torchrun says a moment later."""
+        return Fault(how=How.SIGNAL, node=self.place.node, rank=sight.rank)
+
+    def _hold(self, seen: dict[int, heartbeat.RankSight]) -> None:
+        """A handle on each rank: its death wakes the loop."""
+        for rank, sight in seen.items():
+            if rank not in self.pidfds and sight.pid and not self._gone(sight) and rank not in self.told:
+                with contextlib.suppress(OSError):
+                    self.pidfds[rank] = os.pidfd_open(sight.pid)
+        for rank in [rank for rank, fd in self.pidfds.items() if rank in self.told or _readable(fd)]:
+            os.close(self.pidfds.pop(rank))
+
+    def _hear_child(self, now: float) -> None:
+        if self.child is None:
+            return
+        for event in self.child.poll(now):
+            if isinstance(event, children.Started):
+                self._happen(machine.Started(t=now, pid=event.pid, ranks=self._ranks()))
+            elif isinstance(event, children.Ended):
+                self._child_ended(event.code, now)
+            else:
+                self._child_gone(event, now)
+
+    def _child_ended(self, code: int, now: float) -> None:
+        err = self._torchrun_said()
+        beats = self._beats()
+        ended = faults.ends(exits.records(beats), exits.rank_exits(err), node=self.place.node, ranks=self.state.ranks)
+        if code != 0 and exits.port_taken(err):
+            ended = (Fault(how=How.PORT, node=self.place.node, code=code),)
+        elif code != 0 and not ended:
+            fault = launch.start_fault(self.place.node, code, err)
+            ended = (fault,) if fault else ()
+        self._happen(machine.ChildEnded(t=now, code=code, ended=ended))
+
+    def _child_gone(self, gone: children.Gone, now: float) -> None:
+        self.child = None
+        for fd in self.pidfds.values():
+            os.close(fd)
+        self.pidfds = {}
+        self._bring_logs(now, final=True)
+        self._happen(machine.Gone(t=now, left=gone.left, took_s=gone.took_s))
+        if not gone.left:
+            children.clean([self._beats()])
+
+    def _torchrun_said(self) -> str:
+        """The end of its error output."""
+        try:
+            with (self._out() / "torchrun.err").open("rb") as file:
+                file.seek(max(os.fstat(file.fileno()).st_size - ERR_CAP, 0))
+                return file.read(ERR_CAP).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _counters(self) -> list[Counter]:
+        if self.order is None or self.state.stage is not Stage.RUNNING:
+            return []
+        return [
+            Counter(rank, -1 if sight.step is None else sight.step, sight.beats, sight.activity, sight.phase.name.lower())
+            for rank, sight in heartbeat.sights(self._beats()).items()
+        ]
+
+    # Places ---------------------------------------------------------------------------------------------------------------
+
+    def _beats(self) -> Path:
+        return self.local.beats(str(self.state.epoch))
+
+    def _out(self) -> Path:
+        return self.local.out(str(self.state.epoch))
+
+    def _ranks(self) -> tuple[int, ...]:
+        return launch.rank_numbers(self.order, self.config.workers) if self.order else ()
+
+    # Acting ---------------------------------------------------------------------------------------------------------------
+
+    def _tell(self, act: machine.Tell, now: float) -> None:
+        self.link.report([act.event], now)
+
+    def _run_setup(self, _act: machine.RunSetup, now: float) -> None:
+        if not self.config.node_setup:
+            self._happen(machine.SetupEnded(t=now))
+            return
+
+        def done(done: proc.Done) -> list[Happening]:
+            env = launch.setup_environment(done.out)
+            if done.ok and env is not None:
+                self.env = env
+                return [machine.SetupEnded(t=now)]
+            said = (done.err.strip() or done.out.strip()).splitlines()
+            why = done.why or f"exit code {done.code}"
+            return [machine.SetupEnded(t=now, why=f"node_setup: {why}{': ' + said[-1][:300] if said else ''}")]
+
+        limit_s = self.rules.setup_s * 0.95
+        env = {**self.place.environ, **self.place.env}
+        self.calls.start(
+            launch.setup_argv(self.config.node_setup), now=now, limit_s=limit_s, then=done, env=env, cwd=Path(self.config.workdir)
+        )
+
+    def _find_port(self, _act: machine.FindPort, now: float) -> None:
+        address = launch.meeting_address(own_addresses(), len(self.place.nodes))
+        self._happen(machine.PortFound(t=now, address=address, port=launch.free_port(address)))
+
+    def _start_child(self, act: machine.StartChild, now: float) -> None:
+        self.order, self.told, self.looked_t = act.order, set(), now
+        at = {"worker": self.run_dir.worker, "beats": self._beats(), "out": self._out()}
+        env = launch.environment(self.env, self.config, act.order, own=self.place.env, at=at)
+        try:
+            launch.make_places(at["beats"], at["out"], self._ranks())
+            spec = children.Spec(
+                argv=launch.argv(self.config, act.order, python=self.config.python or sys.executable),
+                env=env,
+                cwd=Path(self.config.workdir),
+                mark=self.local.mark(str(act.order.epoch)),
+                out=at["out"] / "torchrun.out",
+                err=at["out"] / "torchrun.err",
+            )
+            self.child = children.start(spec)
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            fault = Fault(how=How.SETUP, node=self.place.node, error=f"{error.strerror or error}{where}")
+            self._happen(machine.NotStarted(t=now, fault=fault))
+
+    def _gather(self, act: machine.Gather, now: float) -> None:
+        folder = self.local.root / "incidents" / str(act.incident)
+        job = Evidence(node=self.place.node, epoch=str(act.epoch), beats=str(self._beats()), out=str(self._out()), folder=str(folder))
+
+        def done(done: proc.Done) -> list[Happening]:
+            target = self.run_dir.incident(act.incident) / self.place.node
+            if folder.exists():
+                self.clerk.ask("copy", now=self.clock.now(), limit_s=60.0, then=_nothing, source=str(folder), target=str(target))
+            if not done.ok:
+                return [machine.Gathered(t=now, incident=act.incident, missing=done.why or done.err.strip()[-300:])]
+            found = tuple(msgspec.json.decode(done.out, type=list[Fault]))
+            return [machine.Gathered(t=now, incident=act.incident, faults=found)]
+
+        argv = [sys.executable, "-m", "ftsup.incident", msgspec.json.encode(job).decode()]
+        self.calls.start(argv, now=now, limit_s=act.limit_s, then=done, cwd=self.run_dir.root)
+
+    def _end_child(self, act: machine.EndChild, now: float) -> None:
+        if self.child is not None:
+            self.child.stop(grace_s=act.grace_s, now=now)
+
+    def _exit(self, _act: machine.Exit, now: float) -> None:
+        self.leave_t = now + LEAVE_S
+
+    # Without a leader -----------------------------------------------------------------------------------------------------
+
+    def _lonely(self, now: float) -> None:
+        if self.alone_t is not None and now >= self.alone_t:
+            self.alone_t = None
+            self._slurm("requeue", now, lambda _: [], job_id=self.place.job)
+        if self.link.quiet_s(now) >= self.rules.lead_grace_s and now - self.asked_t >= self.rules.lead_grace_s:
+            self.asked_t = now
+            self._happen(machine.LeaderQuiet(t=now))
+
+    def _ask_batch_host(self, _act: machine.AskBatchHost, now: float) -> None:
+        """The job first, for the name of its batch host, then that node."""
+
+        def node_said(nodes: list[Node]) -> list[Happening]:
+            return [machine.BatchHost(t=now, alive=not nodes or nodes[0].state is not NodeState.DOWN)]
+
+        def job_said(job: Job) -> list[Happening]:
+            if job.state is JobState.RUNNING and job.batch_host:
+                self._slurm("nodes", self.clock.now(), node_said, names=[job.batch_host])
+            return []
+
+        self._slurm("show", now, job_said, job_id=self.place.job)
+
+    def _requeue_alone(self, act: machine.RequeueAlone, now: float) -> None:
+        self.alone_t = now + act.delay_s
+
+    def _slurm(self, op: str, now: float, then: Callable[[Any], list[Happening]], **args: object) -> None:
+        def done(done: proc.Done) -> list[Happening]:
+            try:
+                return then(call.decode(done.out))
+            except SlurmError:
+                return [machine.BatchHost(t=now, alive=None)]
+
+        self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.place.environ, cwd=self.run_dir.root)
+
+    # The ranks' output ----------------------------------------------------------------------------------------------------
+
+    def _bring_logs(self, now: float, *, final: bool = False) -> None:
+        idle = self.order is None or self.logs_busy or now - self.logged_t < LOGS_S
+        if idle and not final:
+            return
+        self.logged_t, self.logs_busy = now, True
+        target = self.run_dir.log(str(self.state.epoch), self.place.node)
+
+        def brought(answer: object) -> list[Happening]:
+            self.logs_busy = False
+            if answer is True:  # there is more
+                self.logged_t = 0.0
+            return []
+
+        self.clerk.ask("logs", now=now, limit_s=60.0, then=brought, out=str(self._out()), target=str(target), final=final)
+
+    # The end --------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Supervise until told to leave; first end what a predecessor left behind."""
+        if not self.place.held:
+            self._sweep()
+        while not self._may_go():
+            self._turn(self.loop.wait(self._sources(), until_t=self._until()))
+        self.calls.end()
+        self.link.close()
+        self.clerk.close()
+        return 0
+
+    def _sweep(self) -> None:
+        """Nothing of this job may live on this node but us. Its guard has mostly done it already."""
+        sweep = children.sweep(self.local.mark(), now=self.clock.now())
+        while not sweep.over:
+            now = self.loop.wait(sweep.fds(), until_t=sweep.due_at()).now
+            sweep.poll(now)
+
+    def _may_go(self) -> bool:
+        if self.place.held:
+            return self.link.unsent == 0 and self.link.leader != ""
+        if self.leave_t is None:
+            return False
+        return (self.link.unsent == 0 and not self.logs_busy) or self.clock.now() >= self.leave_t
+
+
+def _sight(sight: heartbeat.RankSight) -> Sight:
+    beat = Beat(
+        pid=sight.pid,
+        started=sight.started,
+        activity=sight.activity,
+        step=-1 if sight.step is None else sight.step,
+        saved_step=-1 if sight.saved_step is None else sight.saved_step,
+        beats=sight.beats,
+        phase=sight.phase,
+    )
+    return Sight(beat=beat, process=Process(sight.process.value))
+
+
+def _readable(pidfd: int) -> bool:
+    """Its process has ended."""
+    return bool(zmq.zmq_poll([(pidfd, zmq.POLLIN)], 0))
+
+
+def _nothing(_answer: object) -> list[Happening]:
+    return []
+
+
+ACTS: dict[type, Callable[[NodeSupervisor, Any, float], None]] = {
+    machine.Tell: NodeSupervisor._tell,  # noqa: SLF001 - the table of this class
+    machine.RunSetup: NodeSupervisor._run_setup,  # noqa: SLF001
+    machine.FindPort: NodeSupervisor._find_port,  # noqa: SLF001
+    machine.StartChild: NodeSupervisor._start_child,  # noqa: SLF001
+    machine.Gather: NodeSupervisor._gather,  # noqa: SLF001
+    machine.EndChild: NodeSupervisor._end_child,  # noqa: SLF001
+    machine.AskBatchHost: NodeSupervisor._ask_batch_host,  # noqa: SLF001
+    machine.RequeueAlone: NodeSupervisor._requeue_alone,  # noqa: SLF001
+    machine.Exit: NodeSupervisor._exit,  # noqa: SLF001
+}
