@@ -7,32 +7,66 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from ftsup.monitors import procs
+from ftsup.policy.watch import Sight
 from ftsup.worker import beatfile
+from ftsup.worker.beatfile import Phase
 
 
-class RankSight(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank at one look. `process` is UNKNOWN until the rank has begun."""
+class RankSight(Sight, frozen=True, kw_only=True):
+    """One rank at one look, as the watch takes it. `process` is UNKNOWN until the rank has begun."""
 
     rank: int
-    process: procs.State
-    pid: int
-    started: int
-    phase: beatfile.Phase
-    activity: int
-    beats: int
-    step: int | None
-    saved_step: int | None
-    code: int | None
-    """Exit code, once the script's body has ended (None as well when that was Ctrl-C)."""
+
+    @property
+    def pid(self) -> int:
+        """0 until the rank has begun."""
+        return self.beat.pid
+
+    @property
+    def started(self) -> int:
+        """With the pid it names the process for ever."""
+        return self.beat.started
+
+    @property
+    def phase(self) -> Phase:
+        """What it is doing."""
+        return self.beat.phase
+
+    @property
+    def activity(self) -> int:
+        """Counts every sign of life."""
+        return self.beat.activity
+
+    @property
+    def beats(self) -> int:
+        """Counts optimizer steps in this attempt."""
+        return self.beat.beats
+
+    @property
+    def step(self) -> int | None:
+        """The script's step; None: unknown."""
+        return _or_none(self.beat.step)
+
+    @property
+    def saved_step(self) -> int | None:
+        """The last step that the script has called saved."""
+        return _or_none(self.beat.saved_step)
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, once the script's body has ended (None as well when that was Ctrl-C)."""
+        return _or_none(self.beat.code)
 
 
 def sights(beats: Path, *, proc: Path = procs.PROC) -> dict[int, RankSight]:
     """Every rank with a readable beat file in the attempt's directory, by its number."""
-    found = {rank: beatfile.read(path) for rank, path in beat_files(beats).items()}
-    return {rank: _sight(rank, beat, proc) for rank, beat in found.items() if beat is not None}
+    found = ((rank, beatfile.read(path)) for rank, path in beat_files(beats).items())
+    return {
+        rank: RankSight(rank=rank, beat=beat, process=procs.state_of(beat.pid, started=beat.started, proc=proc))
+        for rank, beat in found
+        if beat is not None
+    }
 
 
 def beat_files(beats: Path) -> dict[int, Path]:
@@ -40,21 +74,6 @@ def beat_files(beats: Path) -> dict[int, Path]:
     named = {path: path.name.partition(".") for path in beats.glob("beat.*")}
     numbers = {int(number): path for path, (_, _, number) in named.items() if number.isdecimal()}
     return dict(sorted(numbers.items()))
-
-
-def _sight(rank: int, beat: beatfile.Beat, proc: Path) -> RankSight:
-    return RankSight(
-        rank=rank,
-        process=procs.state_of(beat.pid, started=beat.started, proc=proc),
-        pid=beat.pid,
-        started=beat.started,
-        phase=beat.phase,
-        activity=beat.activity,
-        beats=beat.beats,
-        step=_or_none(beat.step),
-        saved_step=_or_none(beat.saved_step),
-        code=_or_none(beat.code),
-    )
 
 
 def _or_none(number: int) -> int | None:

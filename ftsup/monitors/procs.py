@@ -10,11 +10,11 @@ import contextlib
 import os
 import signal
 from collections.abc import Collection, Iterator
-from enum import Enum
 from pathlib import Path
 
 import msgspec
 
+from ftsup.policy import watch
 from ftsup.worker import places
 
 PROC = Path("/proc")
@@ -22,19 +22,8 @@ COMMAND_CAP = 120
 _CHUNK = 1 << 20
 
 
-class State(Enum):
-    """What a process can do for us."""
-
-    RUNNING = "running"
-    """Running or sleeping."""
-    STOPPED = "stopped"
-    """By SIGSTOP, a terminal or a tracer."""
-    DISK = "disk"
-    """State D: uninterruptible; signals wait until it ends."""
-    GONE = "gone"
-    """Ended, or a zombie."""
-    UNKNOWN = "unknown"
-
+State = watch.Process
+"""The policy's words: RUNNING (or sleeping), STOPPED (also by a tracer), DISK (state D), GONE (or a zombie), UNKNOWN."""
 
 _STATES = {"T": State.STOPPED, "t": State.STOPPED, "D": State.DISK, "Z": State.GONE, "X": State.GONE, "x": State.GONE}
 

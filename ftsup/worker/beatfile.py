@@ -118,7 +118,7 @@ class Writer:
         self.step = -1
         self.saved_step = -1
         self.beats = 0
-        self.phase = Phase.START
+        self.phase: int = Phase.START
         self.code = -1
 
     def attach(self, path: Path, *, pid: int, started: int) -> None:

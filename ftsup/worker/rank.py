@@ -7,11 +7,14 @@ is a rank. Everywhere else all of it does nothing.
 from __future__ import annotations
 
 import os
+import struct
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 from .beatfile import Phase, Writer
+
+_STEP = int(Phase.STEP)  # an enum's member is a slow look-up before Python 3.12
 
 
 class Rank:
@@ -29,31 +32,39 @@ class Rank:
         self.writer.attach(beat_file, pid=pid, started=started)
         os.register_at_fork(after_in_child=self.writer.detach)
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: int) -> None:
         """Go to a phase."""
         writer = self.writer
         writer.activity += 1
         writer.phase = phase
         writer.write()
 
-    def optimizer_built(self) -> None:
-        """The first optimizer exists."""
-        if self.writer.phase < Phase.FIRST_STEP:
-            self.enter(Phase.FIRST_STEP)
+    def reach(self, phase: Phase) -> None:
+        """Come to a phase of the start-up, unless it is passed already."""
+        if self.writer.phase < phase:
+            self.enter(phase)
 
-    def optimizer_stepped(self, optimizer: object) -> None:
-        """An optimizer has stepped. Steps are those of the first optimizer seen: a second one (GAN, wrapper) is activity only."""
+    def optimizer_stepped(self, optimizer: object, _args: object = None, _kwargs: object = None) -> None:
+        """Torch's hook: an optimizer has stepped. Never raises into training.
+
+        Steps are those of the first optimizer seen: a second one (a GAN's, one that wraps the first) is activity only.
+        """
         writer = self.writer
-        writer.activity += 1
-        writer.beats += 1
-        writer.phase = Phase.STEP
-        lead = self._lead()
-        if lead is None:
-            lead = optimizer
-            self._lead = weakref.ref(optimizer)
-        if lead is optimizer and writer.step >= 0 and not self._script_counts:
-            writer.step += 1
-        writer.write()
+        # What a memory write and weakref.ref() can raise, and not `Exception`: a signal handler of the script that raises just now (an
+        # alarm, say) must be heard. And not contextlib.suppress, which costs more than the beat.
+        try:
+            writer.activity += 1
+            writer.beats += 1
+            writer.phase = _STEP
+            lead = self._lead()
+            if lead is None:
+                lead = optimizer
+                self._lead = weakref.ref(optimizer)
+            if lead is optimizer and writer.step >= 0 and not self._script_counts:
+                writer.step += 1
+            writer.write()
+        except (TypeError, ValueError, struct.error):
+            pass
 
     def ended(self, code: int) -> None:
         """The script's body has ended."""
@@ -105,8 +116,8 @@ class Inside:
         self._rank.enter(self._phase)
 
     def __exit__(self, *_: object) -> None:
-        still = self._rank.writer.phase == self._phase
-        self._rank.enter(self._before if still else self._rank.writer.phase)
+        now = self._rank.writer.phase
+        self._rank.enter(self._before if now == self._phase else now)
 
 
 def phase_named(name: str) -> Phase:

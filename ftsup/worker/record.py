@@ -6,9 +6,7 @@ the end of the script: a signal and os._exit leave none. Nothing in here may cha
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, Optional
@@ -40,6 +38,8 @@ def exit_code(code: object) -> int:
 
 def write(path: Path, facts: dict[str, Any], *, rank: int, step: int) -> None:
     """Publish the record: all of it or nothing. OSError when the disk says no."""
+    import json  # noqa: PLC0415 - 2 ms that the start need not wait for
+
     record = {"version": VERSION, "rank": rank, "pid": os.getpid(), "step": step, "monotonic_ns": time.monotonic_ns(), **facts}
     aside = path.with_name(f"{path.name}.tmp")
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -74,8 +74,8 @@ def _fingerprint(kind: str, lines: list[_Line]) -> str:
 
 def _where(lines: list[_Line]) -> str:
     """The last line of the user's own code (else of any code): `train.py:41 in forward`."""
-    libraries = (sys.prefix + os.sep, sys.base_prefix + os.sep, "<frozen ")
-    own = [line for line in lines if not line[0].startswith(libraries)] or lines
+    standard = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - no file of ours, just its folder
+    own = [line for line in lines if not line[0].startswith((standard, "<frozen ")) and "-packages/" not in line[0]] or lines
     if not own:
         return ""
     file, number, name = own[-1]

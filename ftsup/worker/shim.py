@@ -7,9 +7,7 @@ on to the interpreter, so every way to end is Python's own; only our frames are 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import faulthandler
-import importlib.util
 import os
 import signal
 import sys
@@ -94,10 +92,13 @@ def _become(rank: Rank, beats: Path, number: int) -> None:
         return
     atexit.register(rank.enter, Phase.EXITED)  # the first one registered runs last
     torchhook.install(rank)
-    with contextlib.suppress(OSError):
+    try:
         stacks = open(places.stacks_path(beats, number), "ab", opener=_private)  # noqa: SIM115 - open as long as the process lives
-        faulthandler.register(places.STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
-        faulthandler.enable(file=stacks, all_threads=True)
+    except OSError as error:
+        _complain(f"no stacks: {error}")
+        return
+    faulthandler.register(places.STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
+    faulthandler.enable(file=stacks, all_threads=True)
 
 
 def _started() -> int:
@@ -157,6 +158,8 @@ def _load_module(name: str) -> tuple[CodeType, ModuleType]:
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
+    import importlib.util  # noqa: PLC0415 - a plain script need not wait for it
+
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as error:

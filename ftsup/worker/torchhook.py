@@ -6,11 +6,9 @@ that are not public are probed; without them a phase is not told, and nothing br
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import struct
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -29,13 +27,15 @@ def install(rank: Rank) -> None:
         sys.meta_path.insert(0, _Waiting(rank))
 
 
-class _Waiting(importlib.abc.MetaPathFinder):
+class _Waiting:
+    """A finder for sys.meta_path. Without importlib.abc's base class, which costs 5 ms to import."""
+
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name == "torch":
-            self._rank.enter(Phase.IMPORT)
+            self._rank.reach(Phase.IMPORT)
         if name != TARGET:
             return None
         sys.meta_path.remove(self)
@@ -45,7 +45,7 @@ class _Waiting(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _found_by_others(name: str, path: Sequence[str] | None, target: ModuleType | None) -> importlib.machinery.ModuleSpec | None:
+def _found_by_others(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
     for finder in sys.meta_path:
         spec = finder.find_spec(name, path, target)
         if spec is not None:
@@ -68,23 +68,9 @@ def _hook(rank: Rank, module: ModuleType) -> None:
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:
         return
-    rank.enter(Phase.INIT)
-    register(_step_hook(rank))
-    _when_first_built(getattr(module, "Optimizer", None), rank.optimizer_built)
-
-
-def _step_hook(rank: Rank) -> Callable[[object, object, object], None]:
-    stepped = rank.optimizer_stepped
-
-    def beat(optimizer: object, _args: object, _kwargs: object) -> None:
-        # All that a memory write and weakref.ref() can raise. Not `Exception`: a signal handler of the script that raises just now
-        # (an alarm, say) must be heard.
-        try:  # noqa: SIM105 - contextlib.suppress is three times the price
-            stepped(optimizer)
-        except (TypeError, ValueError, struct.error):
-            pass
-
-    return beat
+    rank.reach(Phase.INIT)
+    register(rank.optimizer_stepped)
+    _when_first_built(getattr(module, "Optimizer", None), lambda: rank.reach(Phase.FIRST_STEP))
 
 
 def _when_first_built(optimizer: Any, then: Callable[[], None]) -> None:  # noqa: ANN401 - torch is Any here
