@@ -20,10 +20,10 @@ from ftsup.mockslurm.store import Store
 STOP_S = 15.0
 
 
-def create(state_dir: Path, *, nodes: int = 4, **settings: object) -> dict[str, str]:
+def create(state_dir: Path, *, nodes: int = 4, prefix: str = "mock", **settings: object) -> dict[str, str]:
     """Make a mock in this directory, or change the settings of the one that is there; what to add to the environment.
 
-    `settings` are the fields of `Settings`. Nodes are called mock1, mock2, ...; a mock that is there only gains nodes.
+    `settings` are the fields of `Settings`. Nodes are called mock1, mock2, ... (`prefix`); a mock that is there only gains nodes.
     """
     store = Store(state_dir.absolute())
     store.prepare()
@@ -31,7 +31,7 @@ def create(state_dir: Path, *, nodes: int = 4, **settings: object) -> dict[str, 
     with store.change() as world:
         world.booted_at = world.booted_at or time.time()
         for number in range(1, nodes + 1):
-            world.nodes.setdefault(f"mock{number}", NodeRec(name=f"mock{number}"))
+            world.nodes.setdefault(f"{prefix}{number}", NodeRec(name=f"{prefix}{number}"))
         world.settings = _changed(world.settings, settings)
     return environment(state_dir)
 

@@ -22,6 +22,10 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
+SHEBANG_MAX = 127
+"""What every kernel reads of a first line."""
+
+
 def main(name: str, root: str) -> None:
     """Run one of them with this process's arguments; the state directory is the one its executable lies in."""
     os.environ[recovery.STATE] = root
@@ -36,11 +40,20 @@ def main(name: str, root: str) -> None:
 
 
 def write_programs(store: Store) -> None:
-    """Make the directory of executables. A shell line each: interpreters in deep directories do not fit into a `#!` line."""
+    """Make the directory of executables, which work with this interpreter and this ftsup wherever they are called."""
     for name in PROGRAMS:
-        command = recovery.python_command(f"from ftsup.mockslurm.main import main; main({name!r}, {str(store.root)!r})")
         file = store.bin / name
         new = file.with_suffix(".new")
-        new.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
+        new.write_text(_program(name, store), encoding="utf-8")
         new.chmod(0o700)
         new.replace(file)
+
+
+def _program(name: str, store: Store) -> str:
+    """Python at once where the kernel can start it so. Never dash between: it drops the functions that bash exports."""
+    code = f"from ftsup.mockslurm.main import main; main({name!r}, {str(store.root)!r})"
+    python, *rest = recovery.python_command(code)
+    line = f"#!{python} -I\n"
+    if len(line) <= SHEBANG_MAX and not any(letter.isspace() for letter in python):
+        return f"{line}{rest[-1]}\n"
+    return f'#!/bin/bash\nexec {shlex.join([python, *rest])} "$@"\n'

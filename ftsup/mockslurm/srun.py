@@ -5,6 +5,7 @@ Only a client: the tasks are children of the step's daemons, and go on when srun
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
@@ -13,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 import msgspec
 
@@ -272,7 +274,9 @@ class Srun:
 
     def _own_signal(self, number: int) -> None:
         """Signals to srun are meant for its tasks."""
-        if number == signal.SIGINT and time.monotonic() > self.interrupted_at + 1:
+        if number in FATAL and not self.joined:
+            self._withdraw(number)
+        elif number == signal.SIGINT and time.monotonic() > self.interrupted_at + 1:
             self.interrupted_at = time.monotonic()
             print("srun: interrupt (one more within 1 sec to abort)", file=sys.stderr)
             ranks = f"task {min(self.running)}" if len(self.running) == 1 else f"tasks {compress_ranks(self.running)}"
@@ -285,6 +289,15 @@ class Srun:
             self._order(Order(kill=True))
         elif number in PASSED_ON:
             self._order(Order(signal=Signal(number=number)))
+
+    def _withdraw(self, number: int) -> NoReturn:
+        """Take the request back: the step has not started."""
+        print(f"srun: Cancelled pending job step with signal {number}", file=sys.stderr)
+        with contextlib.suppress(Away), controller(self.store) as (world, _):
+            job = world.jobs.get(self.job_id)
+            if job:
+                job.steps = [step for step in job.steps if step.step != self.step or step.state is StepState.RUNNING]
+        fail("srun", f"Unable to create step for job {self.job_id}: Job/step already completing or completed")
 
     def _order(self, order: Order) -> None:
         for peer in self.peers.values():

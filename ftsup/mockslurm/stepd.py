@@ -68,6 +68,8 @@ class Stepd:
 
     def run(self) -> None:
         """Start the tasks and stay until nothing is left."""
+        if self.task.client and not self.client:
+            return  # srun did not wait for its step
         self._tell(News(node=self.node))
         first = self.task.nodes.index(self.node) * self.task.tasks_per_node
         for local in range(self.task.tasks_per_node):

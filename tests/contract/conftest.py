@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.rigs import SIGNALLED, FakeRig, LiveRig
+from ftsup import mockslurm
+from tests.contract.rigs import SIGNALLED, FakeRig, LiveRig, MockRig
 from tests.realslurm.fixtures import real_cgroup_cluster, real_cluster
 
 __all__ = ["real_cgroup_cluster", "real_cluster"]
@@ -12,7 +13,34 @@ __all__ = ["real_cgroup_cluster", "real_cluster"]
 LAST = "test_limits.py"
 REAL = pytest.param("real", marks=[pytest.mark.realslurm, pytest.mark.e2e])
 REAL_CGROUP = pytest.param("real-cgroup", marks=[pytest.mark.realslurm, pytest.mark.e2e])
-CLUSTERS = {"real": ("real_cluster", "linuxproc"), "real-cgroup": ("real_cgroup_cluster", "cgroup")}
+MOCK = pytest.param("mock", marks=[pytest.mark.e2e])
+MOCK_CGROUP = pytest.param("mock-cgroup", marks=[pytest.mark.e2e])
+CLUSTERS = {
+    "real": (LiveRig, "real_cluster", "linuxproc"),
+    "real-cgroup": (LiveRig, "real_cgroup_cluster", "cgroup"),
+    "mock": (MockRig, "mock_cluster", "linuxproc"),
+    "mock-cgroup": (MockRig, "mock_cgroup_cluster", "cgroup"),
+}
+
+
+def _mock(folder, proctrack: str):
+    """A mock whose waits are those of the real cluster of these tests, with short time limits."""
+    yield mockslurm.create(
+        folder, nodes=4, prefix="n", proctrack=proctrack, kill_wait_s=5, begin_wait_s=7, limit_unit_s=1, signal_early_s=0, away_delay_s=1
+    )
+    assert mockslurm.stop(folder)
+
+
+@pytest.fixture(scope="session")
+def mock_cluster(tmp_path_factory):
+    """What to add to the environment for the mock under linuxproc."""
+    yield from _mock(tmp_path_factory.mktemp("mock"), "linuxproc")
+
+
+@pytest.fixture(scope="session")
+def mock_cgroup_cluster(tmp_path_factory):
+    """The same under cgroup."""
+    yield from _mock(tmp_path_factory.mktemp("mock-cgroup"), "cgroup")
 
 
 def pytest_collection_modifyitems(items):
@@ -51,15 +79,15 @@ def open_rig(kind: str, request: pytest.FixtureRequest, folder):
     """The rig of this name."""
     if kind == "fake":
         return FakeRig(folder)
-    cluster, proctrack = CLUSTERS[kind]
+    made, cluster, proctrack = CLUSTERS[kind]
     env = request.getfixturevalue(cluster)
     if any(item.path.name == LAST for item in request.session.items):
         begun = request.getfixturevalue("tmp_path_factory").mktemp(f"limits-{kind}")
-        request.getfixturevalue("limits").begin(LiveRig(begun, env, proctrack=proctrack), kind)
-    return LiveRig(folder, env, proctrack=proctrack)
+        request.getfixturevalue("limits").begin(made(begun, env, proctrack=proctrack), kind)
+    return made(folder, env, proctrack=proctrack)
 
 
-@pytest.fixture(params=["fake", REAL])
+@pytest.fixture(params=["fake", MOCK, REAL])
 def rig(request, tmp_path):
     """Every world that has the port."""
     made = open_rig(request.param, request, tmp_path)
@@ -67,7 +95,7 @@ def rig(request, tmp_path):
     made.close()
 
 
-@pytest.fixture(params=[REAL])
+@pytest.fixture(params=[MOCK_CGROUP, REAL])
 def live(request, tmp_path):
     """Every world that runs processes."""
     made = open_rig(request.param, request, tmp_path)
@@ -75,7 +103,7 @@ def live(request, tmp_path):
     made.close()
 
 
-@pytest.fixture(params=[REAL, REAL_CGROUP])
+@pytest.fixture(params=[MOCK, MOCK_CGROUP, REAL, REAL_CGROUP])
 def tracked(request, tmp_path):
     """Every world that runs processes, under both process trackings."""
     made = open_rig(request.param, request, tmp_path)

@@ -181,3 +181,11 @@ class LiveRig(Rig):
         """Who heard what, how often: `task-USR1`: 2."""
         lines = self.read(f"heard-{job_id}")
         return {line: lines.count(line) for line in set(lines)}
+
+
+class MockRig(LiveRig):
+    """The mock's commands: its minutes are as short as its settings say."""
+
+    limit = "0:05"
+    lead_s = 3
+    limit_s = 25
