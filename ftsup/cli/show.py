@@ -42,19 +42,19 @@ def _queue(ports: Ports, run: RunDir, view: View) -> str:
     if view.story.stage is not Stage.WAITING or view.cancelled or not view.job:
         return ""
     try:
-        return _queue_sentence(ports.slurm(cluster.of_run(run).environ(ports.environ)).show(view.job), run)
+        return _queue_sentence(ports.slurm(cluster.of_run(run).environ(ports.environ)).show(view.job))
     except SlurmError as error:
         return f"Slurm was asked about job {view.job}: {error.message}"
 
 
-def _queue_sentence(job: Job, run: RunDir) -> str:
+def _queue_sentence(job: Job) -> str:
     if job.state is JobState.PENDING:
         starts = f", starts in about {short_time(job.starts_in_s)}" if job.starts_in_s else ""
         return f"job {job.job_id} is pending{f' ({job.reason})' if job.reason else ''}{starts}"
     if job.state in {JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN}:
         return f"job {job.job_id} is {job.state.value.lower()}; its leader has written nothing yet"
     said = "is not known to Slurm any more" if job.state is JobState.GONE else f"ended ({job.state.value})"
-    return f"job {job.job_id} {said}, and no leader wrote anything: see {run.root}/slurm-{job.job_id}.out"
+    return f"job {job.job_id} {said}, and no leader wrote anything: see slurm-{job.job_id}.out in the run directory"
 
 
 @click.command("list")

@@ -164,7 +164,7 @@ def _lines(facts: Page) -> Iterator[tuple[str, str]]:
         yield "  ", f"job {facts.job}, restart {facts.restarts}, attempt {facts.epoch or 'none yet'}, on {', '.join(facts.nodes)}"
         yield "  ", "; ".join(_counters(facts))
         yield "  ", f"{_count(facts.attempts, 'attempt')} in {_count(facts.grants, 'grant')}, {_count(len(facts.incidents), 'incident')}"
-    elif facts.job:
+    elif facts.job and not facts.queue:
         yield "  ", f"job {facts.job}"
     if facts.quiet_s is not None and facts.quiet_s > SILENT_S and facts.stage not in {Stage.REQUEUED, *(s for s in Stage if s.over)}:
         yield "  ", f"the leader has said nothing for {short_time(facts.quiet_s)}"
@@ -184,14 +184,16 @@ def _counters(facts: Page) -> Iterator[str]:
 
 def _incident_lines(row: Row) -> Iterator[tuple[str, str]]:
     name = f"incident {row.number}" if row.number else "requeue" if row.verdict is VerdictKind.REQUEUE else "interruption"
-    yield "", f"{name}, {row.wall[:19].replace('T', ' ')}, attempt {row.epoch}: {row.fault}"
+    yield "", f"{name}, {row.wall[:19].replace('T', ' ')}, attempt {row.epoch}"
+    if not row.reason.startswith(row.fault):
+        yield "  ", row.fault
+    if row.verdict:
+        yield "  ", row.reason if row.verdict is VerdictKind.RESTART else f"{row.verdict.value}: {row.reason}"
     found = "" if row.detected_s is None else f"found after {short_time(row.detected_s)}, " if row.detected_s else "found at once, "
     if row.back_s is None:
         yield "  ", f"{found}not back at work"
     else:
         yield "  ", f"{found}back at work after {short_time(row.back_s)}, {_steps(row.replayed)} replayed"
-    if row.verdict:
-        yield "  ", f"{row.verdict.value}: {row.reason}"
 
 
 def _steps(count: int | None) -> str:

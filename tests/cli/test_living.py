@@ -1,0 +1,402 @@
+"""status, list, logs and cancel as whole commands, on run directories that a real log fills."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from ftsup import events as ev
+from ftsup.cli.cluster import Cluster, of_run
+from ftsup.cli.ports import Ports
+from ftsup.cli.show import list_runs, logs, status
+from ftsup.cli.steer import cancel
+from ftsup.config import Config, to_json
+from ftsup.errors import RunError, Unavailable
+from ftsup.events import Fault, How
+from ftsup.rundir import RunDir
+from ftsup.slurm.fake import FakeSlurm
+from tests.report.leader import BEGAN, NODES, Leader
+
+
+class World:
+    """A folder with runs, a Slurm in memory, and a person who types."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.slurm, self.calls = home, FakeSlurm(), 0
+        self.now: datetime = BEGAN + timedelta(seconds=30)
+        self.asleep = lambda: None
+
+    def ports(self) -> Ports:
+        def slurm(_environ):
+            self.calls += 1
+            return self.slurm
+
+        return Ports(
+            environ={"PATH": "/nowhere"},
+            slurm=slurm,
+            now=lambda: self.now,
+            sleep=lambda _: self.asleep(),
+            token=lambda: "beef",
+            python="/opt/py/bin/python",
+            cwd=self.home,
+            user="me",
+        )
+
+    def type(self, command, *args):
+        result = CliRunner().invoke(command, [*args], obj=self.ports())
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result
+
+    def run(self, name: str = "demo", stamp: str = "20260102-030405-00aa", *, jobs: str = "7\n", leader: Leader | None = None) -> RunDir:
+        run = RunDir(self.home / "ftsup-runs" / name / stamp)
+        run.root.mkdir(parents=True, exist_ok=True)
+        run.config_json.write_bytes(to_json(Config(name=name, command=("x",))))
+        if jobs:
+            run.jobs.write_text(jobs)
+        if leader:
+            run.events.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in leader.lines))
+        return run
+
+
+@pytest.fixture
+def world(tmp_path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def leader() -> Leader:
+    one = Leader()
+    one.grant()
+    one.launch()
+    one.after(3).train(100)
+    return one
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def hang_and_restart(leader: Leader) -> None:
+    leader.after(5).hang()
+    leader.after(1).end_attempt()
+    leader.launch(checkpoint=100)
+    leader.after(4).train(101)
+
+
+def finish(leader: Leader) -> None:
+    for node in NODES:
+        leader.take(ev.AttemptOver(node=node, epoch=leader.epoch, code=0))
+
+
+# status -------------------------------------------------------------------------------------------------------------------
+
+
+def test_status_of_a_run_with_an_incident(world, leader):
+    hang_and_restart(leader)
+    world.run(leader=leader)
+    assert world.type(status).stdout.splitlines() == [
+        "demo/20260102-030405-00aa: training",
+        "  job 7, restart 0, attempt 1.2, on n1, n2",
+        "  step 101; phase step; nothing saved yet",
+        "  2 attempts in 1 grant, 1 incident",
+        "",
+        "incident 1, 2026-01-02 03:04:13, attempt 1.1",
+        "  rank 3 on n2 stood still for 5.2 s (limit 5 s) at step 118: restart here",
+        "  found after 5.2 s, back at work after 10 s, 18 steps replayed",
+    ]
+    assert world.calls == 0
+
+
+def test_no_line_is_wider_than_80_columns_and_no_control_character_gets_through(world, leader):
+    fault = Fault(how=How.EXCEPTION, node="n1", rank=1, step=120, error="ValueError: \x1b[31m" + "long words " * 40 + "x" * 120)
+    leader.take(ev.RankEnded(node="n1", epoch=leader.epoch, fault=fault))
+    leader.end_attempt()
+    world.run(leader=leader)
+    shown = world.type(status).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\x1b" not in shown
+    assert "not back at work" in shown
+
+
+def test_live_counters_are_newer_than_the_log(world, leader):
+    run = world.run(leader=leader)
+    ranks = {"0": {"step": 118, "phase": "step", "node": "n1"}, "1": {"step": 117, "phase": "step", "node": "n2"}}
+    run.status.write_text(json.dumps({"wall": BEGAN.isoformat(), "stage": "run", "epoch": "1.1", "ranks": ranks}))
+    assert "step 117" in world.type(status).stdout
+    ranks["0"]["step"] = ranks["1"]["step"] = -1
+    run.status.write_text(json.dumps({"wall": BEGAN.isoformat(), "ranks": ranks}))
+    assert "step 100" in world.type(status).stdout
+
+
+def test_a_leader_that_fell_silent_is_said_and_one_of_a_run_that_is_over_is_not(world, leader):
+    world.now = BEGAN + timedelta(minutes=20)
+    world.run(leader=leader)
+    assert "the leader has said nothing for 19 min 57 s" in world.type(status).stdout
+    finish(leader)
+    world.run(leader=leader)
+    shown = world.type(status).stdout
+    assert "said nothing" not in shown
+    assert shown.startswith("demo/20260102-030405-00aa: finished\n  training finished\n")
+
+
+def test_json_has_the_same_facts(world, leader):
+    hang_and_restart(leader)
+    run = world.run(leader=leader)
+    facts = json.loads(world.type(status, "--json").stdout)
+    assert (facts["run"], facts["path"], facts["stage"], facts["epoch"], facts["job"]) == (run.id, str(run.root), "training", "1.2", "7")
+    (incident,) = facts["incidents"]
+    assert {key: incident[key] for key in ("number", "node", "rank", "step", "detected_s", "back_s", "replayed", "verdict")} == {
+        "number": 1,
+        "node": "n2",
+        "rank": 3,
+        "step": 118,
+        "detected_s": 5.2,
+        "back_s": pytest.approx(10.2),
+        "replayed": 18,
+        "verdict": "restart",
+    }
+
+
+def test_slurm_is_asked_once_and_only_about_a_job_that_says_nothing_yet(world):
+    script = world.home / "s"
+    script.write_text("#!/bin/bash\n")
+    job = world.slurm.submit(script)
+    world.run(jobs=f"{job}\n")
+    assert f"job {job} is pending" in world.type(status).stdout
+    world.slurm.advance(1)
+    assert "its leader has written nothing yet" in world.type(status).stdout
+    world.slurm.finish(job, exit_code=1)
+    assert f"job {job} ended (FAILED), and no leader wrote anything: see slurm-{job}.out in the run" in flat(world.type(status).stdout)
+    world.slurm.forget(job)
+    assert "not known to Slurm any more" in world.type(status).stdout
+    world.slurm.away = True
+    assert "Unable to contact slurm controller" in world.type(status).stdout
+    assert world.calls == 5
+
+
+def test_torn_empty_and_foreign_things_are_said_in_a_sentence(world, leader):
+    run = world.run(leader=leader)
+    with run.events.open("ab") as file:
+        file.write(b'{"n":99,"ev')
+    run.status.write_text("{")
+    shown = world.type(status).stdout
+    assert "note: events.jsonl: the last line is torn" in shown
+    assert "note: status.json cannot be read" in shown
+    assert ": training\n" in shown
+    (world.home / "folder").mkdir()
+    with pytest.raises(RunError, match="folder is not a run directory"):
+        world.type(status, str(world.home / "folder"))
+
+
+def test_a_run_directory_with_nothing_but_its_configuration(world):
+    world.run(jobs="")
+    assert world.type(status).stdout == "demo/20260102-030405-00aa: waiting\n"
+
+
+# Which run ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "typed, found",
+    [
+        (None, "other/20260103-000000-00cc"),
+        ("demo", "demo/20260102-030405-00bb"),
+        ("demo/20260101-000000-00aa", "demo/20260101-000000-00aa"),
+        ("20260101-000000-00aa", "demo/20260101-000000-00aa"),
+        ("demo/20260101", "demo/20260101-000000-00aa"),
+        ("20260103", "other/20260103-000000-00cc"),
+        ("de", "demo/20260102-030405-00bb"),
+        ("11", "demo/20260101-000000-00aa"),
+        ("12", "demo/20260101-000000-00aa"),
+        ("PATH", "demo/20260101-000000-00aa"),
+    ],
+)
+def test_a_run_is_found_by_what_people_type(world, typed, found):
+    old = world.run(stamp="20260101-000000-00aa", jobs="11\n12\n")
+    world.run(stamp="20260102-030405-00bb", jobs="13\n")
+    world.run("other", "20260103-000000-00cc", jobs="14\n")
+    args = [] if typed is None else [str(old.root) if typed == "PATH" else typed]
+    assert json.loads(world.type(status, "--json", *args).stdout)["run"] == found
+
+
+def test_what_is_not_found_or_not_clear_is_said_with_what_there_is(world):
+    with pytest.raises(RunError, match="no runs in"):
+        world.type(status)
+    world.run("demo-a", jobs="")
+    world.run("demo-b", jobs="")
+    with pytest.raises(RunError, match="several runs: demo-a, demo-b"):
+        world.type(status, "demo")
+    with pytest.raises(RunError, match="no run is called nothing"):
+        world.type(status, "nothing")
+
+
+def test_list_shows_the_newest_first_within_80_columns(world, leader):
+    world.run(leader=leader)
+    world.run("a" * 60, "20260103-000000-00cc", jobs="")
+    lines = world.type(list_runs).stdout.splitlines()
+    assert lines[1].split() == [f"{'a' * 15}..{'/20260103-000000-00cc':a>23}", "waiting", "-", "-"]
+    assert lines[2].split() == ["demo/20260102-030405-00aa", "training", "100", "7"]
+    assert max(map(len, lines)) <= 80
+    assert world.type(list_runs, "-n", "1").stderr == "1 older ones: -n 2\n"
+
+
+def test_list_without_runs(world):
+    assert "no runs in ftsup-runs" in world.type(list_runs).stderr
+
+
+# logs ---------------------------------------------------------------------------------------------------------------------
+
+
+def write_log(run: RunDir, epoch: str, node: str, text: str) -> None:
+    path = run.log(epoch, node)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_logs_are_those_of_the_newest_attempt_with_the_node_where_there_are_several(world):
+    run = world.run()
+    write_log(run, "1.9", "n1", "old\n")
+    write_log(run, "1.10", "n1", "[0] a\rb\n[1] c")
+    write_log(run, "1.10", "n2", "[2] d\n")
+    assert world.type(logs).stdout == "n1: [0] a\rb\nn1: [1] c\nn2: [2] d\n"
+    assert world.type(logs, "--epoch", "1.9").stdout == "old\n"
+    assert world.type(logs, "--node", "n2").stdout == "[2] d\n"
+
+
+def test_logs_that_are_not_there(world):
+    run = world.run()
+    with pytest.raises(RunError, match="printed nothing yet"):
+        world.type(logs)
+    write_log(run, "1.1", "n1", "a\n")
+    for args in (["--node", "../../jobs"], ["--epoch", ".."], ["--node", "n9"]):
+        with pytest.raises(RunError, match=r"attempts 1\.1 and nodes n1"):
+            world.type(logs, *args)
+
+
+def test_logs_are_followed_over_attempts_until_the_run_is_over(world, leader):
+    run = world.run(leader=leader)
+    write_log(run, "1.1", "n1", "one\ntw")
+    acts = iter(
+        [
+            lambda: write_log(run, "1.1", "n1", "o\n"),
+            lambda: write_log(run, "1.2", "n2", "three\n"),
+            lambda: (finish(leader), write_log(run, "1.2", "n2", "four"), world.run(leader=leader)),
+        ]
+    )
+
+    def sleep():
+        next(acts)()
+
+    world.asleep = sleep
+    result = world.type(logs, "-f")
+    assert result.stdout == "n1: one\nn1: two\nn2: three\nn2: four\n"
+    assert result.stderr.splitlines()[-1] == "demo/20260102-030405-00aa: finished"
+
+
+def test_a_log_that_was_cut_to_its_cap_goes_on_from_its_new_end(world, leader):
+    run = world.run(leader=leader)
+    write_log(run, "1.1", "n1", "a long first line\n")
+
+    def cut():
+        run.log("1.1", "n1").write_text("short\n")
+        world.asleep = lambda: (write_log(run, "1.1", "n1", "more\n"), finish(leader), world.run(leader=leader))
+
+    world.asleep = cut
+    assert world.type(logs, "-f", "--node", "n1").stdout == "a long first line\n[the log was cut here]\nmore\n"
+
+
+# cancel -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(world) -> RunDir:
+    script = world.home / "s"
+    script.write_text("#!/bin/bash\n")
+    job = world.slurm.submit(script)
+    world.slurm.advance(1)
+    return world.run(jobs=f"{job}\n")
+
+
+def test_cancel_writes_the_wish_before_it_asks_slurm(world, running):
+    seen = []
+    original = world.slurm.cancel
+
+    def watched(job_id):
+        seen.append(((running.root / "cancelled").exists(), len(list(running.requests.glob("*.json")))))
+        original(job_id)
+
+    world.slurm.cancel = watched
+    assert "job 1 was told to end and will not come back" in world.type(cancel).stdout
+    assert seen == [(True, 1)]
+    (request,) = running.requests.iterdir()
+    assert json.loads(request.read_bytes()) == {"request": "cancel", "who": "me"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (request, running.root / "cancelled")} == {0o600}
+    assert world.slurm.show("1").state.value in {"CANCELLED", "UNKNOWN"}
+    assert world.type(status).stdout.startswith("demo/20260102-030405-00aa: cancelled\n")
+
+
+def test_cancel_of_a_run_that_is_over_says_so_and_touches_nothing(world, leader):
+    finish(leader)
+    run = world.run(leader=leader)
+    assert world.type(cancel).stdout == "demo/20260102-030405-00aa is over already: finished (training finished)\n"
+    assert not (run.root / "cancelled").exists()
+    assert world.calls == 0
+
+
+def test_cancel_while_slurm_is_away_keeps_the_wish(world, running):
+    world.slurm.away = True
+    with pytest.raises(Unavailable, match="marked as cancelled, but Slurm was not told") as caught:
+        world.type(cancel)
+    assert "scancel 1" in caught.value.hint
+    assert (running.root / "cancelled").exists()
+
+
+def test_cancel_of_a_run_that_was_never_submitted(world):
+    run = world.run(jobs="")
+    assert "never submitted" in world.type(cancel).stdout
+    assert (run.root / "cancelled").exists()
+    assert world.calls == 0
+
+
+def test_cancel_twice_is_fine(world, running):
+    world.type(cancel)
+    world.type(cancel)
+    assert len(list(running.requests.iterdir())) == 2
+
+
+def test_a_run_under_way_that_is_asked_to_cancel_shows_it(world, leader):
+    run = world.run(leader=leader)
+    (run.root / "cancelled").touch()
+    assert "cancel was asked for" in world.type(status).stdout
+    world.now = BEGAN + timedelta(hours=1)
+    assert world.type(status).stdout.startswith("demo/20260102-030405-00aa: cancelled\n")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_only_the_owner_cancels(world, running):
+    os.chown(running.root, 12345, -1)
+    with pytest.raises(RunError, match="belongs to somebody else"):
+        world.type(cancel)
+    assert not (running.root / "cancelled").exists()
+
+
+def test_a_run_remembers_its_cluster(world, running):
+    assert of_run(running) == Cluster()
+    (running.root / "cluster.json").write_text('{"state": "/somewhere/mock"}')
+    environ = of_run(running).environ({"PATH": "/bin", "A": "b"})
+    assert environ["PATH"].startswith("/somewhere/mock/")
+    assert (environ["FTSUP_MOCK_STATE"], environ["A"]) == ("/somewhere/mock", "b")
+
+
+def test_the_wall_clock_of_the_tests_has_a_zone():
+    assert BEGAN.tzinfo is timezone.utc
