@@ -1,0 +1,173 @@
+"""What the demo shows: news as they happen, a live picture where there is a terminal, and the table at the end.
+
+Owns the words and the layout; decides nothing. Without a terminal, or with NO_COLOR, the same news come as plain lines.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ftsup.cli.demo_faults import Seat, Struck, answer
+from ftsup.report.story import Story, between_s
+from ftsup.report.words import one_line, short_time
+from ftsup.worker.beatfile import Phase
+
+PLAIN_S = 5.0
+"""Between two lines of progress where there is no live picture."""
+
+
+def news(before: Story, after: Story) -> list[str]:
+    """What is new in a story, a sentence each."""
+    said = []
+    if after.grants > before.grants:
+        again = f", for the {_ordinal(after.grants)} time" if after.grants > 1 else ""
+        said.append(f"job {after.job} got {', '.join(after.nodes)}{again}")
+    old = {(incident.number, incident.epoch): incident for incident in before.incidents}
+    for incident in after.incidents:
+        known = old.get((incident.number, incident.epoch))
+        if known is None and incident.root is not None:
+            said.append(f"found: {incident.fault}")
+        if incident.verdict is not None and (known is None or known.verdict is None):
+            said.append(f"decided: {incident.verdict.reason}")
+        if incident.back is not None and (known is None or known.back is None):
+            said.append(f"training again, from step {incident.resumed_step}")
+    if after.attempts > before.attempts:
+        begin = f"from step {after.base_step}" if after.base_step else "from the beginning"
+        said.append(f"attempt {after.epoch} starts {begin}")
+    if after.stage is not before.stage and after.stage.over and after.verdict is not None:
+        said.append(f"{after.stage.value}: {after.verdict.reason}")
+    return said
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to see now."""
+
+    act: str
+    """What is going on, in a few words."""
+    step: int
+    steps: int
+    story: Story = Story()
+    seats: dict[int, Seat] = {}
+
+
+class View:
+    """Tells the demo's story while it happens. Use it in a `with` block."""
+
+    def __init__(self, console: Console, *, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._said: list[Text] = []
+        self._plain_s, self._plain_step = 0.0, 0
+        live = console.is_terminal and not console.no_color
+        self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
+
+    def __enter__(self) -> None:
+        if self._live:
+            self._live.start()
+        else:
+            self._console.print(self._title, highlight=False)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+            self._console.print(self._title, style="bold", highlight=False)
+            for line in self._said:
+                self._console.print(line)
+
+    def say(self, text: str, *, at_s: float, style: str = "") -> None:
+        """Something happened."""
+        line = Text.assemble((f"{_clock(at_s)}  ", "dim"), (one_line(text, width=400), style or _style(text)))
+        line.overflow, line.no_wrap = "fold", False
+        self._said.append(line)
+        if self._live is None:
+            self._console.print(line.plain, soft_wrap=True, highlight=False, markup=False)
+
+    def tell(self, before: Story, after: Story, *, at_s: float) -> None:
+        """Say what is new."""
+        for text in news(before, after):
+            self.say(text, at_s=at_s)
+
+    def draw(self, scene: Scene, *, at_s: float) -> None:
+        """Show how it stands."""
+        if self._live:
+            self._live.update(self._picture(scene, at_s), refresh=True)
+        elif scene.step != self._plain_step and at_s - self._plain_s >= PLAIN_S:
+            self._plain_s, self._plain_step = at_s, scene.step
+            self._console.print(f"{_clock(at_s)}    {scene.act}: step {scene.step} of {scene.steps}", highlight=False, markup=False)
+
+    def _picture(self, scene: Scene, at_s: float) -> RenderableType:
+        width = self._console.width
+        head = Table.grid(expand=True)
+        head.add_column(ratio=1)
+        head.add_column(justify="right")
+        head.add_row(Text(self._title, style="bold", no_wrap=True, overflow="ellipsis"), Text(_clock(at_s)))
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            f"step {scene.step:4d} of {scene.steps}",
+            ProgressBar(total=scene.steps, completed=scene.step, width=max(20, width - 44)),
+            Text(_saved(scene.story), style="dim"),
+        )
+        seats = [*_rank_lines(scene)]
+        room = max(3, self._console.height - len(seats) - 7)
+        tail = [wrapped for line in self._said[-room:] for wrapped in line.wrap(self._console, width)][-room:]
+        return Group(head, Text(one_line(scene.act, width=width), style="cyan"), bar, *seats, Text(""), *tail)
+
+
+def _saved(story: Story) -> str:
+    where = f"attempt {story.epoch}" if story.epoch else ""
+    return f"{where}  {story.stage.value}" if where else ""
+
+
+def _rank_lines(scene: Scene) -> list[Text]:
+    nodes: dict[str, list[str]] = {}
+    for rank, seat in scene.seats.items():
+        sight = seat.sight
+        doing = f"step {sight.step}" if sight.phase is Phase.STEP else sight.phase.name.lower().replace("_", " ")
+        nodes.setdefault(seat.node, []).append(f"rank {rank}  {doing:<12}")
+    lines = [Text(f"  {node:<8}{'   '.join(ranks)}", no_wrap=True, overflow="ellipsis") for node, ranks in nodes.items()]
+    return lines + [Text("")] * (2 - len(lines))
+
+
+def _style(text: str) -> str:
+    for word, style in (("struck", "bold red"), ("found", "yellow"), ("decided", "magenta"), ("training again", "green")):
+        if text.startswith(word):
+            return style
+    return ""
+
+
+def _clock(at_s: float) -> str:
+    minutes, seconds = divmod(int(at_s), 60)
+    return f"{minutes}:{seconds:02d}"
+
+
+def table(story: Story, struck: tuple[Struck, ...]) -> Table:
+    """The faults and what became of them. Times are measured from the strike itself, on this machine's wall clock."""
+    rows = Table(show_lines=True, expand=False)
+    rows.add_column("fault", min_width=14)
+    for name in ("detected after", "back at work after", "steps replayed"):
+        rows.add_column(name, justify="right", min_width=8)
+    rows.add_column("the verdict", ratio=1)
+    for one in struck:
+        incident = answer(story, one.strike)
+        if incident is None:
+            rows.add_row(one.strike.text, "-", "-", "-", "not seen as what it was")
+            continue
+        rows.add_row(
+            one.strike.text,
+            short_time(between_s(one.at, incident.found)),
+            short_time(between_s(one.at, incident.back) if incident.back else None),
+            "?" if incident.replayed is None else str(incident.replayed),
+            incident.verdict.reason if incident.verdict else "none",
+        )
+    return rows
