@@ -81,6 +81,10 @@ class Rank:
         if step is not None:
             self._script_counts = True
             writer.step = int(step)
+            if phase is None and writer.phase < _STEP:
+                writer.phase = _STEP
+            if self._lead is _nobody:  # no optimizer of torch's: the script's own word is what ranks are compared by
+                writer.beats += 1
         writer.activity += 1
         writer.write()
 

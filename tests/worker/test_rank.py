@@ -69,7 +69,7 @@ def test_a_script_that_counts_itself_is_believed(file: Path):
     rank.beat(step=50)
     rank.optimizer_stepped(optimizer)
     rank.beat()
-    assert (said(file).step, said(file).beats, said(file).activity) == (50, 1, 3)
+    assert (said(file).step, said(file).beats, said(file).activity) == (50, 2, 3)  # its own word counts until an optimizer steps
 
 
 def test_the_start_up_only_goes_forward(file: Path):
@@ -139,3 +139,15 @@ def test_outside_a_run_all_of_it_does_nothing():
     rank.saved(3)
     with rank.phase("checkpoint"):
         assert rank.asked() is False
+
+
+def test_a_script_that_says_its_steps_is_in_the_step_phase_and_beats(tmp_path: Path) -> None:
+    """No torch, no optimizer: its own word must count, or it would stand in the start phase for ever."""
+    beatfile.create(tmp_path / "beat.0")
+    rank = Rank()
+    rank.join(tmp_path / "beat.0", pid=1, started=1, base_step=0)
+    rank.beat(step=7)
+    rank.beat(step=8)
+    seen = beatfile.read(tmp_path / "beat.0")
+    assert seen is not None
+    assert (seen.step, seen.beats, seen.phase) == (8, 2, Phase.STEP)
