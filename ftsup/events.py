@@ -66,7 +66,7 @@ class How(Enum):
     """Slurm's warning, or the time limit is near."""
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One rank's or one node's end or standstill."""
 
     how: How
@@ -367,7 +367,7 @@ class VerdictKind(Enum):
     CANCELLED = "cancelled"
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What follows, and the one sentence why."""
 
     kind: VerdictKind
