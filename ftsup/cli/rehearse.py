@@ -19,6 +19,7 @@ from ftsup.config import Config
 from ftsup.errors import RunError
 from ftsup.ports import JobState
 from ftsup.report import runs
+from ftsup.report.story import Stage
 from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
 
@@ -66,14 +67,10 @@ def _watch(ports: Ports, run: RunDir, job: str, chosen: Cluster) -> str:
     while (ports.now() - began).total_seconds() < LIMIT_S:
         view = runs.read(run)
         story = view.story
-        if story.incidents:
-            first = story.incidents[0]
-            raise RunError(f"the rehearsal failed: {first.fault}\n{_last_words(run)}")
-        if story.stage.over:
-            reason = story.verdict.reason if story.verdict else ""
-            if story.stage.value == "finished":
-                return "training finished"
-            raise RunError(f"the rehearsal ended: {story.stage.value}: {reason}\n{_last_words(run)}")
+        if story.stage is Stage.FINISHED:
+            return "training finished"
+        if verdict := next((incident.verdict for incident in story.incidents if incident.verdict), story.verdict):
+            raise RunError(f"the rehearsal failed: {verdict.reason}\n{_last_words(run)}")
         steps = [rank.step for rank in view.now.ranks.values()] if view.now else []
         if steps and len(steps) >= len(story.nodes) and all(step is not None and step >= STEPS for step in steps):
             took_s = (ports.now() - began).total_seconds()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ftsup import events
 from ftsup.events import Epoch, Fault, Line, Verdict, VerdictKind
-from ftsup.policy.judge import describe
+from ftsup.policy.judge import describe, root
 
 _WORKS = {"step", "evaluation", "checkpoint"}
 _NOTES = 5
@@ -237,7 +237,7 @@ def _incident(story: Story, order: events.Incident, now: Moment) -> Story:
     old = known.get(order.number) or Incident(number=order.number, epoch=order.epoch, found=now)
     new = replace(
         old,
-        root=order.root or old.root,
+        root=order.root or old.root or (root(order.faults) if order.faults else None),
         verdict=order.verdict or old.verdict,
         at_step=max([*steps, *([] if old.at_step is None else [old.at_step])], default=None),
     )

@@ -32,6 +32,7 @@ def test_a_run_that_trains(leader):
 def test_a_hang_from_its_first_sign_to_training_again(leader):
     leader.after(60).hang()
     assert leader.story.stage is Stage.RECOVERING
+    assert "rank 3 on n2" in leader.story.incidents[0].fault
     leader.after(1).end_attempt()
     leader.after(2).launch(checkpoint=100)
     assert leader.story.incidents[0].back_s is None
