@@ -146,7 +146,10 @@ class StartFailed(Event, frozen=True, kw_only=True):
 
 
 class StepEnded(Event, frozen=True, kw_only=True):
-    """The srun of the node supervisors ended. Its exit code means nothing."""
+    """The srun of the node supervisors ended: none that is still missing will come. Its exit code means nothing."""
+
+    text: str = ""
+    """The last lines it printed."""
 
 
 class CheckpointPicked(Event, frozen=True, kw_only=True):
@@ -421,6 +424,8 @@ class Launch(Order, frozen=True, kw_only=True):
     median_s: float = 0.0
     restart_s: float = 0.0
     """What was learned about this run: a step's median, the cost of a restart (0: nothing yet)."""
+    kill_wait_s: float | None = None
+    """The cluster's KillWait, where Slurm said it."""
 
 
 class Collect(Order, frozen=True, kw_only=True):

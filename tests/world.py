@@ -186,7 +186,7 @@ class World:
         events, node.outbox = node.outbox, []
         return events
 
-    def tell(self, event: Any) -> None:  # noqa: ANN401 - any of the leader's events
+    def tell(self, event: Any) -> None:
         """The leader takes an event in, logs it and acts, as supervisor/lead.py does."""
         if not self.leader_alive or self.quit is not None:
             return
@@ -201,7 +201,7 @@ class World:
 
     # Orders --------------------------------------------------------------------------------------------------------------
 
-    def _order(self, order: Any) -> None:  # noqa: ANN401, C901, PLR0912 - a dispatcher
+    def _order(self, order: Any) -> None:  # noqa: C901, PLR0912 - a dispatcher
         if isinstance(order, ev.StartStep):
             for name in self.names:
                 if self.nodes[name].state is None and not self.nodes[name].gone:
@@ -343,7 +343,7 @@ class World:
         for act in acts:
             self._act(node, act)
 
-    def _act(self, node: Node, act: Any) -> None:  # noqa: ANN401, C901 - a dispatcher
+    def _act(self, node: Node, act: Any) -> None:
         if isinstance(act, noding.Tell):
             node.outbox.append(act.event)
         elif isinstance(act, noding.RunSetup):

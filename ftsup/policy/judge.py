@@ -67,6 +67,8 @@ def _weight(fault: Fault) -> int:
     """How near to the cause: 0 the most."""
     if fault.how is How.SIGNAL and fault.signal == "SIGTERM":
         return 4  # torchrun and we end the others with it
+    if fault.how is How.SIGNAL and not fault.signal:
+        return 1  # it vanished: perhaps by torchrun's own hand
     return {How.QUIET: 1, How.STORAGE: 2, How.TORCHRUN: 3, How.PEER: 3, How.WAITING: 5, How.RETURNED: 6, How.WARNED: 6}.get(fault.how, 0)
 
 
@@ -96,10 +98,10 @@ def describe(fault: Fault) -> str:
         How.EXCEPTION: f"{who} failed{at}: {fault.error}{where}",
         How.PEER: f"{who} lost its peers{at}: {fault.error}",
         How.NODE: f"the supervisor of {who} died",
-        How.TORCHRUN: f"torchrun on {who}: {fault.error or f'ended with {fault.code}'}",
+        How.TORCHRUN: f"the launcher on {who} {fault.error or f'ended with {fault.code}'}",
         How.PORT: f"the rendezvous port on {who} was taken",
         How.SETUP: f"{who} could not start: {fault.error}",
-        How.HELLO: f"{who} never said hello",
+        How.HELLO: f"{who} never said hello{': ' + fault.error if fault.error else ''}",
         How.UNKILLABLE: f"{who} holds a process that cannot be killed: {fault.error}",
         How.RETURNED: f"{who} finished",
         How.WARNED: f"{who} was warned",

@@ -79,7 +79,7 @@ def enter(state: State, stage: Stage, t: float, rules: Rules, *, waiting: tuple[
 
 def _orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:
     epoch, rank = state.epoch, state.nodes.index
-    if state.stage in {Stage.GATHER, Stage.RUN}:
+    if state.stage is Stage.GATHER:
         return (ev.StartStep(),)
     if state.stage is Stage.PICK:
         return (ev.PickCheckpoint(epoch=epoch),)
@@ -98,6 +98,7 @@ def _orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:
                 base_step=state.base_step,
                 median_s=state.median_s,
                 restart_s=state.restart_s,
+                kill_wait_s=state.kill_wait_s,
             )
             for n in state.waiting
         )
@@ -114,7 +115,8 @@ def _attempt(state: State, t: float, rules: Rules) -> Change:
     state = replace(state, over=(), faults=())
     if missing:
         state, orders = enter(state, Stage.GATHER, t, rules, waiting=missing)
-        return state, (*orders, *(ev.StartNode(node=node) for node in missing))
+        one_by_one = tuple(ev.StartNode(node=node) for node in missing)  # the step would start a second one where one lives
+        return state, orders if len(missing) == len(state.nodes) else one_by_one
     state = replace(
         state,
         epoch=ev.Epoch(state.epoch.grant, state.epoch.attempt + 1),
@@ -182,13 +184,23 @@ def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
     if state.stage is Stage.PICK:
         return _failed_start(state, event.t, rules, "choosing the checkpoint took too long")
     if state.stage in {Stage.GATHER, Stage.PREPARE, Stage.LAUNCH, Stage.STOP}:
-        how = How.UNKILLABLE if state.stage is Stage.STOP else How.HELLO
-        error = "no answer to the order to stop" if how is How.UNKILLABLE else ""
-        lost = tuple(Fault(how=how, node=node, error=error) for node in state.waiting)
-        instances = {node: one for node, one in state.instances.items() if node not in state.waiting}
-        state = replace(state, faults=state.faults + lost, over=state.over + state.waiting, instances=instances)
-        return _judge(state, event.t, rules) if state.stage is Stage.STOP else _open(state, event.t, rules)
+        return _gave_up(state, event.t, rules, "")
     return ending.tick(state, event, rules)
+
+
+def _gave_up(state: State, t: float, rules: Rules, text: str) -> Change:
+    """The nodes that the stage waits for do not answer."""
+    how = How.UNKILLABLE if state.stage is Stage.STOP else How.HELLO
+    error = "no answer to the order to stop" if how is How.UNKILLABLE else text
+    lost = tuple(Fault(how=how, node=node, error=error) for node in state.waiting)
+    instances = {node: one for node, one in state.instances.items() if node not in state.waiting}
+    state = replace(state, faults=state.faults + lost, over=state.over + state.waiting, instances=instances)
+    return _judge(state, t, rules) if state.stage is Stage.STOP else _open(state, t, rules)
+
+
+def _step_ended(state: State, event: ev.StepEnded, rules: Rules) -> Change:
+    """While we gather: nobody else will come. Later it matters to nobody: a silent node gets a supervisor of its own."""
+    return _gave_up(state, event.t, rules, event.text) if state.stage is Stage.GATHER and not state.instances else (state, ())
 
 
 def _away(state: State, event: ev.Away, _rules: Rules) -> Change:
@@ -416,6 +428,10 @@ def _both(old: Fault, new: Fault) -> Fault:
     how = old.how
     if old.how in HANGS and (new.how not in HANGS or (old.how is How.QUIET and new.how is How.WAITING)):
         how = new.how
+    if (
+        old.how is How.SIGNAL and not old.signal and new.how in {How.EXIT, How.RETURNED}
+    ):  # os._exit looks like a signal until torchrun tells
+        how = new.how
     filled: dict[str, Any] = {
         name: getattr(old, name) or getattr(new, name)
         for name in ("phase", "signal", "error", "where", "fingerprint", "order_ns", "quiet_s", "limit_s")
@@ -464,7 +480,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.NodeUp: _node_up,
     ev.NodeSilent: _node_silent,
     ev.StartFailed: _same,
-    ev.StepEnded: _same,
+    ev.StepEnded: _step_ended,
     ev.CheckpointPicked: _picked,
     ev.PickFailed: _pick_failed,
     ev.Prepared: _prepared,

@@ -194,6 +194,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch = Epoch(0, 0)
     node_rank: int = 0
     setup_done: bool = False
+    kill_wait_s: float | None = None
+    """The cluster's, from the newest launch."""
     watch: Watch = Watch()
     ranks: tuple[int, ...] = ()
     code: int | None = None
@@ -269,7 +271,17 @@ def _port_found(state: State, happening: PortFound, _rules: Rules) -> Change:
 def _launch(state: State, order: ev.Launch, _rules: Rules) -> Change:
     if order.epoch == state.epoch and state.stage is Stage.READY:
         watch = Watch(median_s=order.median_s, restart_s=order.restart_s, base_step=order.base_step)
-        state = replace(state, stage=Stage.RUNNING, watch=watch, code=None, ended=(), told_t=None, alone_t=None, alone_told=False)
+        state = replace(
+            state,
+            kill_wait_s=order.kill_wait_s,
+            stage=Stage.RUNNING,
+            watch=watch,
+            code=None,
+            ended=(),
+            told_t=None,
+            alone_t=None,
+            alone_told=False,
+        )
         return state, (StartChild(order=order),)
     if order.epoch == state.epoch and state.stage is Stage.RUNNING:
         return state, (Tell(event=_launched(state, 0)),)
@@ -416,7 +428,7 @@ def _alone(state: State, happening: Looked, rules: Rules) -> tuple[State, list[e
         how=How.TORCHRUN,
         node=state.node,
         phase="shutdown" if done else "",
-        error="all its ranks are gone, and it does not end",
+        error="does not end, and all its ranks are gone",
         quiet_s=round(quiet_s, 1),
         limit_s=limit_s,
     )
@@ -435,7 +447,8 @@ def _signal(state: State, happening: Signal, rules: Rules) -> Change:
     if happening.warning:
         return state, (Tell(event=ev.Warned(node=state.node)),)
     told = Tell(event=ev.Terminated(node=state.node))
-    state, acts = _leave(state, max(min(rules.grace_s, rules.kill_wait_s - rules.kill_margin_s), 0.5))
+    kill_wait_s = rules.kill_wait_s if state.kill_wait_s is None else state.kill_wait_s
+    state, acts = _leave(state, max(min(rules.grace_s, kill_wait_s - rules.kill_margin_s), 0.5))
     return state, (told, *acts)
 
 

@@ -97,7 +97,7 @@ def make_places(beats: Path, out: Path, ranks: Sequence[int]) -> None:
     """The attempt's folders, 0700, and a beat file a rank; OSError when the memory for them is not there."""
     for folder in (beats, out):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for rank in ranks:
+    for rank in ranks:  # none for `launch: command`: a beat file that nobody writes would look like a hang
         places.beat_path(beats, rank).unlink(missing_ok=True)
         beatfile.create(places.beat_path(beats, rank))
 

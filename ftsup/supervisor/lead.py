@@ -154,6 +154,8 @@ class Lead:
         events += [ev.Noted(text=note) for note in (*self.link.notes(), *self.clerk.notes())]
         events += self._silences(now)
         events += [event for found in (*self.calls.take(now), *self.clerk.take(now)) for event in found]
+        text = self.step.just_ended()
+        events += [ev.StepEnded(text=text)] if text is not None else []
         events += [ev.Signalled(signal=signal.Signals(number).name) for number in self.signals.take()]
         self._routine(now)
         self._take([*(replace(event, t=now) for event in events), ev.Tick(t=now)], now)
@@ -164,7 +166,7 @@ class Lead:
             out = step(self.state, event, self.rules)
             if isinstance(event, ev.Tick) and out.state == self.state and not out.orders:
                 continue
-            if out.state.best_step != self.state.best_step or out.state.stage != self.state.stage:
+            if out.state.best_step != self.state.best_step:
                 self._progress(out.state)
             self.state = out.state
             n = self.log.next_n + len(self.unwritten)
@@ -208,7 +210,7 @@ class Lead:
 
     def _progress(self, state: State) -> None:
         """For bash, which counts our deaths without progress."""
-        write_private(self.local / "progress", f"{state.epoch} {state.stage.value} {state.best_step}\n".encode())
+        write_private(self.local / "progress", f"{state.best_step}\n".encode())
 
     # Sensing --------------------------------------------------------------------------------------------------------------
 

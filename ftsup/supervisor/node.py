@@ -265,7 +265,7 @@ class NodeSupervisor:
         at = {"worker": self.run_dir.worker, "beats": self._beats(), "out": self._out()}
         env = launch.environment(self.env, self.config, act.order, own=self.place.env, at=at)
         try:
-            launch.make_places(at["beats"], at["out"], self._ranks())
+            launch.make_places(at["beats"], at["out"], self._ranks() if self.rules.watched else ())
             spec = children.Spec(
                 argv=launch.argv(self.config, act.order, python=self.config.python or sys.executable),
                 env=env,

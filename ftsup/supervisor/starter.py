@@ -51,6 +51,7 @@ class Step:
         self._local, self._run, self._environ = local, run, environ
         self._file = local / f"srun.{environ.get('SLURM_RESTART_COUNT', '0')}.json"
         self._ours: list[subprocess.Popen[bytes]] = []
+        self._main: subprocess.Popen[bytes] | None = None
 
     def start(self, nodes: Sequence[str], *, addresses: Sequence[str]) -> str:
         """Start all, unless an srun of this grant lives; why not, or nothing."""
@@ -58,7 +59,8 @@ class Step:
             return ""
         why = self._srun(nodes, nodes, addresses, overlap=False)
         if not why:
-            pid = self._ours[-1].pid
+            self._main = self._ours[-1]
+            pid = self._main.pid
             process = proctree.read(pid)
             write_private(self._file, msgspec.json.encode(Known(pid=pid, start=process.start if process else 0)))
         return why
@@ -66,6 +68,19 @@ class Step:
     def start_one(self, node: str, nodes: Sequence[str], *, addresses: Sequence[str]) -> str:
         """Start the supervisor of one node again, beside the step that may still hold it."""
         return self._srun([node], nodes, addresses, overlap=True)
+
+    def just_ended(self) -> str | None:
+        """The last lines of the step's output, once, when its srun has ended; None: it lives, or that was said."""
+        if self._main is None or self._main.poll() is None:
+            return None
+        self._main = None
+        try:
+            with (self._local / "step.out").open("rb") as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - 2000, 0))
+                lines = file.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return " / ".join(lines[-3:])[-500:]
 
     def ended(self) -> bool:
         """Whether every srun is gone."""

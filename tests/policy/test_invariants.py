@@ -17,10 +17,14 @@ from tests.world import RULES, World
 
 SMALL = replace(RULES, policy=Budgets(hard_cap=12))
 STRIKES = st.lists(
-    st.tuples(st.sampled_from(["hang", "stop", "kill", "error", "exit", "stuck-end"]), st.integers(0, 3), st.integers(1, 40), st.integers(1, 3)),
+    st.tuples(
+        st.sampled_from(["hang", "stop", "kill", "error", "exit", "stuck-end"]), st.integers(0, 3), st.integers(1, 40), st.integers(1, 3)
+    ),
     max_size=4,
 )
-ACTIONS = st.lists(st.tuples(st.integers(1, 200), st.sampled_from(["leader", "supervisor", "stop node", "requeue", "away", "refuse"])), max_size=5)
+ACTIONS = st.lists(
+    st.tuples(st.integers(1, 200), st.sampled_from(["leader", "supervisor", "stop node", "requeue", "away", "refuse"])), max_size=5
+)
 
 
 def act(world: World, what: str) -> Callable[[], None]:
@@ -113,5 +117,3 @@ def test_a_late_look_never_makes_a_hang(strikes: list[tuple[str, int, int, int]]
 def test_a_requeue_is_not_asked_again_once_it_shows(actions: list[tuple[int, str]]) -> None:
     world = disturbed([("hang", 2, 15, 2)], [action for action in actions if action[1] in {"leader", "stop node"}]).run(limit_s=20000)
     assert len(world.requeues) <= world.restarts
-
-

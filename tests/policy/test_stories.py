@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ftsup import events as ev
-from ftsup.events import How, VerdictKind
+from ftsup.events import Fault, How, VerdictKind
 from ftsup.policy import machine
+from ftsup.policy.judge import root
 from ftsup.policy.rules import Budgets, HangMode
 from ftsup.policy.state import Stage, State
 from ftsup.policy.watch import Process
@@ -293,3 +294,20 @@ def test_storage_pause_ends_at_its_own_limit() -> None:
     world.at(30, lambda: pause_disks(world, world.names, Process.DISK)).run()
     assert finished(world)
     assert world.roots()[0].how is How.STORAGE
+
+
+def test_a_vanished_victim_is_not_the_root() -> None:
+    """torchrun ends the others of a node at once; until it tells, a victim's end looks like the culprit's."""
+    victim = Fault(how=How.SIGNAL, node="n1", rank=0, step=9)
+    culprit = Fault(how=How.SIGNAL, node="n1", rank=1, step=9, signal="SIGKILL")
+    assert root((victim, culprit)) is culprit
+
+
+def test_step_that_ends_before_any_hello_is_said_with_its_words() -> None:
+    world = World(nodes=1).start()
+    world.nodes["n1"].gone = True
+    world.second()
+    world.tell(ev.StepEnded(text="srun: error: Unable to create step"))
+    root_fault = world.roots()[0]
+    assert root_fault.how is How.HELLO
+    assert "Unable to create step" in root_fault.error
