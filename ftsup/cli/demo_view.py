@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import TracebackType
 
 import msgspec
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -15,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ftsup.cli.demo_faults import Seat, Struck, answer
-from ftsup.report.story import Story, between_s
+from ftsup.policy.judge import HANGS
+from ftsup.report.story import Incident, Story, between_s
 from ftsup.report.words import one_line, short_time
 from ftsup.worker.beatfile import Phase
 
@@ -32,8 +34,8 @@ def news(before: Story, after: Story) -> list[str]:
     old = {(incident.number, incident.epoch): incident for incident in before.incidents}
     for incident in after.incidents:
         known = old.get((incident.number, incident.epoch))
-        if known is None and incident.root is not None:
-            said.append(f"found: {incident.fault}")
+        if incident.root is not None and (known is None or known.root is None):
+            said.append(f"found: {_first_sight(incident)}")
         if incident.verdict is not None and (known is None or known.verdict is None):
             said.append(f"decided: {incident.verdict.reason}")
         if incident.back is not None and (known is None or known.back is None):
@@ -44,6 +46,13 @@ def news(before: Story, after: Story) -> list[str]:
     if after.stage is not before.stage and after.stage.over and after.verdict is not None:
         said.append(f"{after.stage.value}: {after.verdict.reason}")
     return said
+
+
+def _first_sight(incident: Incident) -> str:
+    """What is sure at once. Of a hang only that it is one: all ranks stand still, and the evidence tells who began."""
+    if incident.root is None or incident.root.how not in HANGS:
+        return incident.fault
+    return f"no rank moves any more, at step {incident.at_step}"
 
 
 def _ordinal(number: int) -> str:
@@ -101,12 +110,13 @@ class View:
     def draw(self, scene: Scene, *, at_s: float) -> None:
         """Show how it stands."""
         if self._live:
-            self._live.update(self._picture(scene, at_s), refresh=True)
+            self._live.update(self.picture(scene, at_s=at_s), refresh=True)
         elif scene.step != self._plain_step and at_s - self._plain_s >= PLAIN_S:
             self._plain_s, self._plain_step = at_s, scene.step
             self._console.print(f"{_clock(at_s)}    {scene.act}: step {scene.step} of {scene.steps}", highlight=False, markup=False)
 
-    def _picture(self, scene: Scene, at_s: float) -> RenderableType:
+    def picture(self, scene: Scene, *, at_s: float) -> RenderableType:
+        """The live picture: never higher than the terminal."""
         width = self._console.width
         head = Table.grid(expand=True)
         head.add_column(ratio=1)
@@ -153,11 +163,11 @@ def _clock(at_s: float) -> str:
 
 def table(story: Story, struck: tuple[Struck, ...]) -> Table:
     """The faults and what became of them. Times are measured from the strike itself, on this machine's wall clock."""
-    rows = Table(show_lines=True, expand=False)
-    rows.add_column("fault", min_width=14)
+    rows = Table(box=box.HORIZONTALS, show_lines=True)
+    rows.add_column("fault", width=16)
     for name in ("detected after", "back at work after", "steps replayed"):
-        rows.add_column(name, justify="right", min_width=8)
-    rows.add_column("the verdict", ratio=1)
+        rows.add_column(name, justify="right", width=8)
+    rows.add_column("the verdict")
     for one in struck:
         incident = answer(story, one.strike)
         if incident is None:
