@@ -36,7 +36,7 @@ def controller(store: Store) -> Iterator[tuple[World, float]]:
         if inside is None:
             recovery.revive(store, world, now)  # a runner before nodes: a running job without one has lost it
         rules.schedule(world, now)
-        rules.forget(world, now)
+        store.discard(rules.forget(world, now))
         woken = [job.job for job in world.jobs.values() if before.get(job.job) != msgspec.json.encode(job)]
         woken += [inside.job] if inside else []
     for job in woken:

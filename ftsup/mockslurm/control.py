@@ -126,20 +126,11 @@ def stop(state_dir: Path, *, patience_s: float = STOP_S) -> bool:
         world.faults = Faults()
         for job in list(world.jobs.values()):
             daemons = [who for step in job.steps for who in step.stepds.values()] + ([job.runner] if job.runner else [])
-            roots = [who.pid for who in daemons if processes.alive(who)]
-            processes.end(lambda: processes.below(roots) | {who.pid for who in daemons if processes.alive(who)}, patience_s=patience_s)  # noqa: B023
+            processes.end_trees(daemons, patience_s=patience_s)
             rules.cancel(job, time.time())
             job.completing = False
-    return processes.end(lambda: processes.marked([f"{recovery.STATE}={store.root}"]) - _ancestors(), patience_s=patience_s)
-
-
-def _ancestors() -> set[int]:
-    """We, and whoever called us from a shell with the mock's environment."""
-    found, pid, seen = set(), os.getpid(), processes.table()
-    while pid in seen:
-        found.add(pid)
-        pid = seen[pid].ppid
-    return found
+        swept = [recovery.sweep(store, job) for job in world.jobs]
+    return all(swept)
 
 
 def _there(state_dir: Path) -> Store:

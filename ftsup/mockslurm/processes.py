@@ -106,6 +106,17 @@ def end(find: Callable[[], set[int]], *, patience_s: float) -> bool:
     return True
 
 
+def end_trees(roots: Iterable[Ident], *, patience_s: float) -> bool:
+    """SIGKILL processes and whatever hangs below them, also what is adopted by others while they die."""
+    known = {who for who in roots if alive(who)}
+
+    def left() -> set[int]:
+        known.update(identify(pid) for pid in below(who.pid for who in known if alive(who)))
+        return {who.pid for who in known if alive(who)}
+
+    return end(left, patience_s=patience_s)
+
+
 def reap() -> dict[int, int]:
     """Collect every child that has ended: pid -> wait status."""
     ended = {}

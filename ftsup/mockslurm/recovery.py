@@ -75,10 +75,7 @@ def revive(store: Store, world: World, now: float) -> set[int]:
 
 def _runner_lost(store: Store, world: World, job: JobRec, now: float) -> None:
     """The batch host's daemons are gone, and everything below them: a node failure, unless the job was ending anyway."""
-    stepds = [who for step in job.steps for who in step.stepds.values() if processes.alive(who)]
-    processes.end(
-        lambda: {who.pid for who in stepds if processes.alive(who)} | processes.below(who.pid for who in stepds), patience_s=SWEEP_S
-    )
+    processes.end_trees((who for step in job.steps for who in step.stepds.values()), patience_s=SWEEP_S)
     sweep(store, job.job)
     if not job.completing:
         rules.node_failed(job, now)

@@ -113,11 +113,24 @@ def _obstacle(world: World, job: JobRec, now: float) -> str:
         return job.reason if job.reason in {HELD, REQUEUED_HELD} else HELD
     if job.eligible_at > now:
         return "BeginTime"
-    if any(other in world.jobs and not world.jobs[other].over for other in job.after):
-        return "Dependency"
+    if dependency := _dependency(world, job):
+        return dependency
     if job.num_nodes > len(world.nodes):
         return "PartitionConfig"
     return "None"
+
+
+def _dependency(world: World, job: JobRec) -> str:
+    """What other jobs it still waits for; those that are forgotten hold up nobody."""
+    for kind, number in job.after:
+        other = world.jobs.get(number)
+        if other is None or (kind == "after" and other.state is not JobState.PENDING):
+            continue
+        if not other.over:
+            return "Dependency"
+        if (kind, other.state is JobState.COMPLETED) in {("afterok", False), ("afternotok", True)}:
+            return "DependencyNeverSatisfied"
+    return ""
 
 
 def _start(job: JobRec, nodes: list[str], now: float) -> None:

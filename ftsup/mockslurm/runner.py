@@ -38,6 +38,8 @@ class Daemon(msgspec.Struct, kw_only=True):
     who: Ident
     pidfd: int
     line: socket.socket
+    over: bool = False
+    """It has said its last word."""
     ending: bool = False
     overdue_at: float = 0.0
 
@@ -78,7 +80,7 @@ class Runner:
             self.children |= recovery.revive(self.store, world, now)
             started = rules.schedule(world, now)
             self._serve(world, job, now)
-            rules.forget(world, now)
+            self.store.discard(rules.forget(world, now))
             self.next_look = min([*rules.due(world, now), now + IDLE_S])
             over = job.over
         for other in started:
@@ -214,12 +216,12 @@ class Runner:
         poll.poll(max(0.0, (self.next_look - time.time()) * 1000 + 1))
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake, 4096)
-        ended = processes.reap()
-        self.children -= ended.keys()
+        processes.reap()
+        self.children = {pid for pid in self.children if (seen := processes.look(pid)) and not seen.zombie}
         for daemon in list(self.daemons):
             self._listen(daemon)
-            if daemon.who.pid in ended:
-                self._buried(daemon, status=ended[daemon.who.pid])
+            if not processes.alive(daemon.who):
+                self._buried(daemon)
 
     def _listen(self, daemon: Daemon) -> None:
         with contextlib.suppress(OSError):
@@ -227,18 +229,19 @@ class Runner:
                 news = msgspec.msgpack.decode(data, type=News)
                 if daemon.step == BATCH and news.status is not None:
                     self.script_status = news.status
+                daemon.over = daemon.over or news.over
                 if news.client_lost:
                     self.orphaned.add(daemon.step)
 
-    def _buried(self, daemon: Daemon, *, status: int) -> None:
+    def _buried(self, daemon: Daemon) -> None:
         """A stepd is gone. Without a word about its script it was killed, and what it had goes too."""
         self._listen(daemon)
         self.daemons.remove(daemon)
         os.close(daemon.pidfd)
         daemon.line.close()
         if daemon.step == BATCH:
-            self.script_lost = self.script_status is None
-        elif status:
+            self.script_lost = not daemon.over and self.script_status is None
+        elif not daemon.over:
             recovery.sweep(self.store, self.job_id, node=daemon.node, step=daemon.step)
 
 

@@ -38,6 +38,8 @@ def main(store: Store, arguments: Sequence[str]) -> int:
     inside = options.parse(options.SBATCH, options.sbatch_lines(script))
     env = {name: os.environ[variable] for variable, name in FROM_ENV.items() if variable in os.environ}
     given = Parsed(values=_merge(inside.values, env, typed.values), rest=words)
+    if given.has("array"):
+        fail("sbatch", "The mock has no job arrays")
     job = _job(given, path)
     try:
         with controller(store) as (world, now):
@@ -163,11 +165,9 @@ def _set_lists(job: JobRec, given: Parsed) -> None:
         fail("sbatch", f"Batch job submission failed: {rules.UNKNOWN_NODE}")
     for clause in filter(None, given.get("dependency").replace("?", ",").split(",")):
         kind, _, numbers = clause.partition(":")
-        if kind == "singleton":
-            continue
         if kind not in {"after", "afterany", "afterok", "afternotok"} or not all(one.isdigit() for one in numbers.split(":")):
             fail("sbatch", "Batch job submission failed: Job dependency problem")
-        job.after += [int(one) for one in numbers.split(":")]
+        job.after += [(kind, int(one)) for one in numbers.split(":")]
 
 
 def _check(world: World, given: Parsed, job: JobRec) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import select
 import signal
 import socket
@@ -19,7 +18,7 @@ from typing import NoReturn
 import msgspec
 
 from ftsup.errors import FtsupError
-from ftsup.mockslurm import options, rules
+from ftsup.mockslurm import options, recovery, rules
 from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
 from ftsup.mockslurm.model import JobRec, Signal, StepRec, StepState, Task
 from ftsup.mockslurm.options import Parsed, fail
@@ -43,7 +42,7 @@ class Srun:
 
     def __init__(self, store: Store, given: Parsed, job_id: int) -> None:
         self.store, self.given, self.job_id = store, given, job_id
-        self.address = f"ftsup-mock-{secrets.token_hex(12)}"
+        self.address = f"ftsup-mock-{os.urandom(12).hex()}"
         self.server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.server.bind("\0" + self.address)
         self.server.listen(64)
@@ -108,6 +107,7 @@ class Srun:
         count, total = len(self.nodes), len(self.nodes) * self.tasks_per_node
         suffix = f"(x{count})" if count > 1 else ""
         env = exported(self.given.get("export"), dict(os.environ), self.store) | {
+            recovery.STATE: str(self.store.root),
             "SLURM_JOB_ID": str(job.job),
             "SLURM_JOBID": str(job.job),
             "SLURM_STEP_ID": str(self.step),
@@ -326,7 +326,9 @@ def main(store: Store, arguments: Sequence[str]) -> int:
     try:
         srun.ask()
     except Away:
-        fail("srun", f"Unable to create step for job {job}: {CONNECT}")
+        options.say("srun", f"Unable to confirm allocation for job {job}: {CONNECT}")
+        print(f"srun: Check SLURM_JOB_ID environment variable. Expired or invalid job {job}", file=sys.stderr)
+        return 1
     except (rules.Refusal, FtsupError) as refusal:
         fail("srun", f"Unable to create step for job {job}: {refusal}")
     return srun.run()

@@ -45,6 +45,8 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = -1
     status: int | None = None
     """The task ended: its wait status."""
+    over: bool = False
+    """Nothing of the step is left on this node: the daemon's last word."""
     client_lost: bool = False
     """srun closed its line while tasks were running."""
     output: bytes = b""
@@ -69,6 +71,7 @@ class Stepd:
     def run(self) -> None:
         """Start the tasks and stay until nothing is left."""
         if self.task.client and not self.client:
+            self._tell(News(node=self.node, over=True))
             return  # srun did not wait for its step
         self._tell(News(node=self.node))
         first = self.task.nodes.index(self.node) * self.task.tasks_per_node
@@ -78,6 +81,7 @@ class Stepd:
             self._turn()
         processes.end(self._below, patience_s=PATIENCE_S)
         self._drain()
+        self._tell(News(node=self.node, over=True))
 
     # --- one turn
 
@@ -187,10 +191,10 @@ class Stepd:
             self._tell(News(node=self.node, client_lost=True))
 
     def _tell(self, news: News) -> None:
-        if news.status is not None or news.client_lost:
+        if news.status is not None or news.client_lost or news.over:
             with contextlib.suppress(OSError):
                 self.runner.send(msgspec.msgpack.encode(news))
-        if self.client:
+        if self.client and not news.over:
             self.backlog.append(news)
             self._send_backlog()
 

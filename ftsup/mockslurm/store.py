@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -63,6 +64,11 @@ class Store:
     def job_dir(self, job: int) -> Path:
         """What belongs to one job: its script, its environment, its steps, its runner's wake-up pipe."""
         return self.root / "jobs" / str(job)
+
+    def discard(self, jobs: Iterable[int]) -> None:
+        """Remove what belongs to jobs that are forgotten."""
+        for job in jobs:
+            shutil.rmtree(self.job_dir(job), ignore_errors=True)
 
     def wake_file(self, job: int) -> Path:
         """The pipe on which the job's runner sleeps."""

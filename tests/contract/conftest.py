@@ -24,9 +24,9 @@ CLUSTERS = {
 
 
 def _mock(folder, proctrack: str):
-    """A mock whose waits are those of the real cluster of these tests, with short time limits."""
+    """A mock with short waits and short minutes."""
     yield mockslurm.create(
-        folder, nodes=4, prefix="n", proctrack=proctrack, kill_wait_s=5, begin_wait_s=7, limit_unit_s=1, signal_early_s=0, away_delay_s=1
+        folder, nodes=4, prefix="n", proctrack=proctrack, kill_wait_s=3, begin_wait_s=4, limit_unit_s=1, signal_early_s=0, away_delay_s=1
     )
     assert mockslurm.stop(folder)
 
@@ -41,6 +41,18 @@ def mock_cluster(tmp_path_factory):
 def mock_cgroup_cluster(tmp_path_factory):
     """The same under cgroup."""
     yield from _mock(tmp_path_factory.mktemp("mock-cgroup"), "cgroup")
+
+
+@pytest.fixture(scope="session")
+def mock_limits_cluster(tmp_path_factory):
+    """The mock gives a node to one job only: those that run into their limit stay apart."""
+    yield from _mock(tmp_path_factory.mktemp("mock-limits"), "linuxproc")
+
+
+@pytest.fixture(scope="session")
+def mock_cgroup_limits_cluster(tmp_path_factory):
+    """The same under cgroup."""
+    yield from _mock(tmp_path_factory.mktemp("mock-cgroup-limits"), "cgroup")
 
 
 def pytest_collection_modifyitems(items):
@@ -83,7 +95,8 @@ def open_rig(kind: str, request: pytest.FixtureRequest, folder):
     env = request.getfixturevalue(cluster)
     if any(item.path.name == LAST for item in request.session.items):
         begun = request.getfixturevalue("tmp_path_factory").mktemp(f"limits-{kind}")
-        request.getfixturevalue("limits").begin(made(begun, env, proctrack=proctrack), kind)
+        apart = request.getfixturevalue(cluster.replace("_cluster", "_limits_cluster")) if made is MockRig else env
+        request.getfixturevalue("limits").begin(made(begun, apart, proctrack=proctrack), kind)
     return made(folder, env, proctrack=proctrack)
 
 

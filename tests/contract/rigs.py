@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ftsup.ports import Job, JobState
-from ftsup.slurm.commands import Commands, scrubbed
+from ftsup.slurm.commands import Commands, retried, scrubbed
 from ftsup.slurm.fake import FakeSlurm
 
 LINGER_S = 1.5
@@ -102,7 +102,7 @@ class Rig:
 
     def close(self) -> None:
         for job_id in self.mine:
-            self.slurm.cancel(job_id)
+            retried(lambda job_id=job_id: self.slurm.cancel(job_id), sleep=lambda _: self.pause(), tries=3)
 
     always: tuple[str, ...] = ()
 
@@ -186,6 +186,6 @@ class LiveRig(Rig):
 class MockRig(LiveRig):
     """The mock's commands: its minutes are as short as its settings say."""
 
-    limit = "0:05"
-    lead_s = 3
-    limit_s = 25
+    limit = "0:14"
+    lead_s = 4
+    limit_s = 40

@@ -101,7 +101,7 @@ def test_a_requeue_counts_at_once_and_waits_for_its_begin_time(rig):
 
 def test_start_now_ends_the_wait(rig):
     job = rig.requeued()
-    assert rig.slurm.show(job).starts_in_s > 3
+    assert rig.slurm.show(job).starts_in_s > 1
     rig.slurm.start_now(job)
     rig.until(job, running, within_s=4)
 
@@ -122,7 +122,7 @@ def test_start_now_while_completing_is_taken_and_forgotten(rig):
     rig.until(job, completing)
     rig.slurm.start_now(job)
     rig.until(job, pending)
-    assert rig.slurm.show(job).starts_in_s > 3
+    assert rig.slurm.show(job).starts_in_s > 1
 
 
 def test_requeue_of_a_waiting_job_changes_nothing(rig):
@@ -234,6 +234,7 @@ def test_a_job_that_was_held_after_its_requeue_stays(rig):
     with pytest.raises(AssertionError, match="not running"):
         rig.until(job, running, within_s=2)
     rig.slurm.release(job)
+    rig.slurm.start_now(job)
     rig.until(job, running)
 
 
