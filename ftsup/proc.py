@@ -101,9 +101,22 @@ def run(argv: Sequence[str], *, deadline_s: float, env: Mapping[str, str] | None
     return running if isinstance(running, Done) else running.wait(deadline_s)
 
 
-def detach(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Path) -> subprocess.Popen[bytes]:
+class Detached:
+    """A command that outlives us."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def ended(self) -> bool:
+        """Whether it is over (and reaped then)."""
+        return self._process.poll() is not None
+
+
+def detach(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Path) -> Detached:
     """Start a command that outlives us, in a session of its own, its output appended to a file; OSError when it cannot start."""
     with output.open("ab") as file:
-        return subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
+        process = subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
             tuple(argv), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=env, cwd=cwd, start_new_session=True
         )
+    return Detached(process)

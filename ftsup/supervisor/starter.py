@@ -6,7 +6,6 @@ srun runs in a session of its own with its output in a file of the leader's loca
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,12 +49,12 @@ class Step:
     def __init__(self, local: Path, run: Path, environ: Mapping[str, str]) -> None:
         self._local, self._run, self._environ = local, run, environ
         self._file = local / f"srun.{environ.get('SLURM_RESTART_COUNT', '0')}.json"
-        self._ours: list[subprocess.Popen[bytes]] = []
-        self._main: subprocess.Popen[bytes] | None = None
+        self._ours: list[proc.Detached] = []
+        self._main: proc.Detached | None = None
 
     def start(self, nodes: Sequence[str], *, addresses: Sequence[str]) -> str:
         """Start all, unless an srun of this grant lives; why not, or nothing."""
-        if self._adopted() or any(process.poll() is None for process in self._ours):
+        if self._adopted() or any(not process.ended() for process in self._ours):
             return ""
         why = self._srun(nodes, nodes, addresses, overlap=False)
         if not why:
@@ -71,7 +70,7 @@ class Step:
 
     def just_ended(self) -> str | None:
         """The last lines of the step's output, once, when its srun has ended; None: it lives, or that was said."""
-        if self._main is None or self._main.poll() is None:
+        if self._main is None or not self._main.ended():
             return None
         self._main = None
         try:
@@ -84,7 +83,7 @@ class Step:
 
     def ended(self) -> bool:
         """Whether every srun is gone."""
-        return all(process.poll() is not None for process in self._ours) and not self._adopted()
+        return all(process.ended() for process in self._ours) and not self._adopted()
 
     def _srun(self, targets: Sequence[str], nodes: Sequence[str], addresses: Sequence[str], *, overlap: bool) -> str:
         env = {**self._environ, ADDRESSES: ",".join(addresses), NODES: ",".join(nodes), RUN: str(self._run)}
