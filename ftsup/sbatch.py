@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from importlib.resources import files
+from collections.abc import Mapping
 from pathlib import Path
-
-import jinja2
 
 from ftsup.config import Config, Requeue
 from ftsup.errors import ConfigError
@@ -87,31 +85,31 @@ def options(config: Config, *, run: Path) -> list[str]:
 
 def default_template() -> str:
     """Our template's text; it travels in the package."""
-    return (files("ftsup") / "sbatch_templates" / "job.sbatch.j2").read_text(encoding="utf-8")
+    return (Path(__file__).parent / "sbatch_templates" / "job.sbatch.j2").read_text(encoding="utf-8")
 
 
-def render(config: Config, *, run: RunDir, python: str, template: str) -> str:
-    """The batch script of a run. `python` is ftsup's own interpreter. Values of `env` are not in it."""
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - shell, not HTML: every value goes through `sh`
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["sh"] = shell_word
-    try:
-        return environment.from_string(template).render(
-            options=options(config, run=run.root),
-            workdir=config.workdir,
-            setup=config.setup.replace("\r\n", "\n").replace("\r", "\n").strip("\n"),
-            python=python,
-            run=str(run.root),
-            run_name=run.id.replace("/", "-"),
-            local_dir=config.local_dir,
-            requeue=config.slurm.requeue is Requeue.REQUEUE,
-            leaders=config.policy.leaders,
-            requeues=config.policy.requeues,
-        )
-    except jinja2.TemplateError as error:
-        line = f" (line {error.lineno})" if isinstance(error, jinja2.TemplateSyntaxError) else ""
-        raise ConfigError(f"the batch template cannot be rendered{line}: {error.message}") from None
+def values(config: Config, *, run: RunDir, python: str) -> dict[str, str]:
+    """What a template's `{{ names }}` stand for: each is a whole word of bash, or lines. Values of `env` are not among them."""
+    return {
+        "options": "\n".join(f"#SBATCH {option}" for option in options(config, run=run.root)),
+        "setup": config.setup.replace("\r\n", "\n").replace("\r", "\n").strip("\n"),
+        "workdir": shell_word(config.workdir),
+        "python": shell_word(python),
+        "run": shell_word(str(run.root)),
+        "run_name": shell_word(run.id.replace("/", "-")),
+        "local_dir": shell_word(config.local_dir) if config.local_dir else '"${TMPDIR:-/tmp}"',
+        "leaders": str(config.policy.leaders),
+        "requeue": "yes" if config.slurm.requeue is Requeue.REQUEUE else "no",
+        "requeues": str(config.policy.requeues),
+    }
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """Put the values in. This is the part of Jinja that our template needs; Jinja itself takes as long to load as all of ftsup."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in values:
+            raise ConfigError(f"the batch template asks for {found[1]}; there are {', '.join(sorted(values))}")
+        return values[found[1]]
+
+    return re.sub(r"\{\{ (\w+) \}\}", value, template)

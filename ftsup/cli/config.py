@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
+from ftsup.cli.options import file_argument, set_option
 from ftsup.config import load
 from ftsup.config.doc import effective, full_yaml, schema_json
-
-file_argument = click.argument("file", type=click.Path(path_type=Path))
-set_option = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: --set slurm.nodes=4. May be repeated.")
 
 
 @click.group()

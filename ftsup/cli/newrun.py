@@ -37,13 +37,12 @@ def run_dir(ports: Ports, config: Config) -> RunDir:
 
 def script_of(ports: Ports, config: Config, run: RunDir) -> str:
     """Its batch script, from our template or the user's own."""
-    template = sbatch.default_template()
-    if own := config.slurm.template:
-        try:
-            template = (Path(config.workdir) / own).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"slurm.template: {own} cannot be read: {error}") from None
-    return sbatch.render(config, run=run, python=ports.python, template=template)
+    values = sbatch.values(config, run=run, python=ports.python)
+    if not config.slurm.template:
+        return sbatch.fill(sbatch.default_template(), values)
+    from ftsup.cli import owntemplate  # noqa: PLC0415 - brings Jinja along
+
+    return owntemplate.fill(Path(config.workdir) / config.slurm.template, values)
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import secrets
+import pwd
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -47,11 +46,18 @@ def real() -> Ports:
         slurm=lambda environ: Commands(environ=environ),
         now=lambda: datetime.now(timezone.utc).astimezone(),
         sleep=time.sleep,
-        token=lambda: secrets.token_hex(2),
+        token=lambda: os.urandom(2).hex(),
         python=sys.executable,
         cwd=Path.cwd(),
-        user=getpass.getuser(),
+        user=_user(),
     )
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container without this user
+        return str(os.getuid())
 
 
 def with_ports(command: Callable[Concatenate[Ports, P], R]) -> Callable[P, R]:
@@ -63,9 +69,3 @@ def with_ports(command: Callable[Concatenate[Ports, P], R]) -> Callable[P, R]:
         return command(obj if isinstance(obj, Ports) else real(), *args, **kwargs)
 
     return wrapped
-
-
-runs_dir_option = click.option(
-    "--runs-dir", type=click.Path(path_type=Path), default=Path("ftsup-runs"), show_default=True, help="Where the runs are."
-)
-run_argument = click.argument("run", required=False)

@@ -11,7 +11,8 @@ import msgspec
 
 from ftsup import eventlog
 from ftsup.cli import cluster
-from ftsup.cli.ports import Ports, run_argument, runs_dir_option, with_ports
+from ftsup.cli.options import run_argument, runs_dir_option
+from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import RunError, SlurmError
 from ftsup.ports import Job, JobState
 from ftsup.report import runs

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from ftsup.cli import cluster
-from ftsup.cli.ports import Ports, run_argument, runs_dir_option, with_ports
+from ftsup.cli.options import run_argument, runs_dir_option
+from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import RunError, Unavailable
 from ftsup.report import runs
 from ftsup.rundir import RunDir

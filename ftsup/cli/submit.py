@@ -9,8 +9,8 @@ import click
 
 from ftsup.cli import cluster
 from ftsup.cli.cluster import Cluster, Kind
-from ftsup.cli.config import file_argument, set_option
 from ftsup.cli.newrun import check_script, new_run, placed, run_dir, script_of, submit_run
+from ftsup.cli.options import file_argument, set_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.cli.warn import warnings
 from ftsup.config import Config, load

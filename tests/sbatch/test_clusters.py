@@ -48,7 +48,7 @@ def test_the_script_runs_from_an_odd_place_with_odd_values(cluster, request, tmp
         local_dir=str(tmp_path / "lo cal"),
         slurm=SlurmOptions(nodes=2, time_s=120, extra={"comment": comment}),
     )
-    run.script.write_text(sbatch.render(config, run=run, python=str(python), template=sbatch.default_template()))
+    run.script.write_text(sbatch.fill(sbatch.default_template(), sbatch.values(config, run=run, python=str(python))))
     slurm = Commands(environ=environ)
     job_id = slurm.submit(run.script, env=environ)
     until = time.monotonic() + 45

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ftsup import sbatch
+from ftsup.cli import owntemplate
 from ftsup.config import Config, Requeue, SlurmOptions
 from ftsup.errors import ConfigError
 from ftsup.rundir import LocalDir, RunDir
 
+OURS = "sbatch_templates/job.sbatch.j2"
 CONTROL = "".join(map(chr, [*range(32), 127]))
 RUN = RunDir(Path("/runs/demo/20260101-000000-abcd"))
 CONFIG = Config(name="demo", command=("train.py",), workdir="/home/me")
@@ -24,8 +26,8 @@ part = nasty.map(lambda value: value.replace("/", "_")).filter(lambda value: val
 no_control = nasty.map(lambda value: "".join(char for char in value if char >= " " and char != "\x7f"))
 
 
-def render(config: Config, *, run: RunDir = RUN, python: str = "/usr/bin/python3", template: str | None = None) -> str:
-    return sbatch.render(config, run=run, python=python, template=template or sbatch.default_template())
+def render(config: Config, *, run: RunDir = RUN, python: str = "/usr/bin/python3") -> str:
+    return sbatch.fill(sbatch.default_template(), sbatch.values(config, run=run, python=python))
 
 
 def option_lines(script: str) -> list[str]:
@@ -147,7 +149,7 @@ def test_the_script_is_the_one_that_was_reviewed():
 def test_a_run_that_must_not_be_requeued_says_so_to_slurm(mode):
     script = render(replace(CONFIG, slurm=SlurmOptions(requeue=mode)))
     assert "#SBATCH --no-requeue" in script
-    assert "bash-requeues" not in script
+    assert "may_requeue=no" in script
 
 
 def test_secrets_of_env_are_not_in_the_script():
@@ -165,13 +167,31 @@ def test_without_local_dir_the_nodes_own_tmpdir_is_taken():
     assert bash_values(render(CONFIG), tmpdir="/scratch/a b")["local"].startswith("/scratch/a b/ftsup-")
 
 
-def test_a_users_own_template_gets_the_same_values_and_its_mistakes_are_told():
-    own = "{% for option in options %}\n#SBATCH {{ option }}\n{% endfor %}\nexec {{ python | sh }} -m ftsup lead {{ run | sh }}\n"
-    assert render(CONFIG, template=own).endswith(f"\nexec /usr/bin/python3 -m ftsup lead {RUN.root}\n")
-    with pytest.raises(ConfigError, match="template"):
-        render(CONFIG, template="{{ nothing_like_it }}")
-    with pytest.raises(ConfigError, match=r"line 2"):
-        render(CONFIG, template="\n{% if %}")
+def test_a_users_own_template_has_the_same_names_and_all_of_jinja(tmp_path):
+    own = tmp_path / "own.j2"
+    own.write_text("{% if requeue == 'yes' %}\n{{ options }}\n{% endif %}\nexec {{ python }} -m ftsup lead {{ run }}\n")
+    values = sbatch.values(CONFIG, run=RUN, python="/a b")
+    assert owntemplate.fill(own, values).endswith(f"/slurm-%j.out\nexec '/a b' -m ftsup lead {RUN.root}\n")
+
+
+@pytest.mark.parametrize("text, said", [("{{ nothing }}", "nothing"), ("\n{% if %}", r"own\.j2, line 2"), (None, "cannot be read")])
+def test_mistakes_in_a_users_own_template_are_told(tmp_path, text, said):
+    if text:
+        (tmp_path / "own.j2").write_text(text)
+    with pytest.raises(ConfigError, match=rf"slurm\.template: .*{said}"):
+        owntemplate.fill(tmp_path / "own.j2", sbatch.values(CONFIG, run=RUN, python="p"))
+
+
+@given(setup=nasty, workdir=nasty)
+@example(setup="echo {{ run }} {% raw %} {# no #}", workdir="{{ python }}")
+def test_our_template_is_one_of_jinjas_and_means_the_same_there(setup, workdir):
+    values = sbatch.values(replace(CONFIG, setup=setup, workdir=workdir), run=RUN, python="/p")
+    assert sbatch.fill(sbatch.default_template(), values) == owntemplate.fill(Path(sbatch.__file__).parent / OURS, values)
+
+
+def test_a_name_that_our_template_does_not_have_is_an_error():
+    with pytest.raises(ConfigError, match="asks for nothing"):
+        sbatch.fill("{{ nothing }}", {"run": "x"})
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class World:
             setup=setup,
             slurm=SlurmOptions(requeue=requeue),
         )
-        script = sbatch.render(config, run=self.run, python=str(python), template=sbatch.default_template())
+        script = sbatch.fill(sbatch.default_template(), sbatch.values(config, run=self.run, python=str(python)))
         env = {"SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": str(restarts), "PATH": f"{self.home}/bin:{os.environ['PATH']}"}
         done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=30, check=False)
         self.said = done.stderr
@@ -180,6 +180,12 @@ def test_a_cancelled_run_is_never_requeued(world, acts):
 def test_without_leave_to_requeue_bash_does_not(world, mode):
     assert world.job(DIE, requeue=mode) == 1
     assert (world.starts, world.requeues) == (3, 0)
+
+
+@pytest.mark.parametrize("mode", [Requeue.OFF, Requeue.CHAIN])
+def test_where_bash_must_not_requeue_a_decided_requeue_is_left_to_the_successor(world, mode):
+    assert world.job("decide requeue 5", requeue=mode) == 5
+    assert world.requeues == 0
 
 
 def test_the_decision_of_an_earlier_grant_is_not_obeyed(world):
