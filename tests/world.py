@@ -83,7 +83,7 @@ class World:
         self.rules = rules
         self.t = 1000.0
         self.names = tuple(f"n{i + 1}" for i in range(nodes))
-        self.spare = f"n{nodes + 1}"
+        self.spares = count(nodes + 1)
         self.per_node, self.total, self.save_every = ranks, steps, save_every
         self.nodes: dict[str, Node] = {}
         self.log: list[Line] = []
@@ -124,7 +124,7 @@ class World:
         """A grant begins: its leader starts."""
         self.job_state, self.completing = "RUNNING", False
         if self.excluded & set(self.names):
-            self.names = tuple(name if name not in self.excluded else self.spare for name in self.names)
+            self.names = tuple(name if name not in self.excluded else f"n{next(self.spares)}" for name in self.names)
         self.nodes = {name: Node(name) for name in self.names}
         self.start_leader()
         return self
@@ -365,9 +365,13 @@ class World:
             node.state = None
 
     def _ended(self, node: Node) -> None:
+        """Our stop ends those ranks that still live, and torchrun tells of it."""
+        ended = tuple(Fault(how=How.SIGNAL, node=node.name, rank=rank.rank, signal="SIGTERM") for rank in node.ranks if rank.alive)
         for rank in node.ranks:
             rank.process = Process.GONE
         if node.state is not None:
+            if ended:
+                self._happen(node, noding.ChildEnded(t=self.t, code=-15, ended=ended))
             self._happen(node, noding.Gone(t=self.t, took_s=1.0))
 
     # Training ------------------------------------------------------------------------------------------------------------

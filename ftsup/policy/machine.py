@@ -428,9 +428,7 @@ def _both(old: Fault, new: Fault) -> Fault:
     how = old.how
     if old.how in HANGS and (new.how not in HANGS or (old.how is How.QUIET and new.how is How.WAITING)):
         how = new.how
-    if (
-        old.how is How.SIGNAL and not old.signal and new.how in {How.EXIT, How.RETURNED}
-    ):  # os._exit looks like a signal until torchrun tells
+    if old.how is How.SIGNAL and not old.signal and new.how in {How.EXIT, How.RETURNED}:  # os._exit: only torchrun tells it apart
         how = new.how
     filled: dict[str, Any] = {
         name: getattr(old, name) or getattr(new, name)

@@ -271,17 +271,8 @@ def _port_found(state: State, happening: PortFound, _rules: Rules) -> Change:
 def _launch(state: State, order: ev.Launch, _rules: Rules) -> Change:
     if order.epoch == state.epoch and state.stage is Stage.READY:
         watch = Watch(median_s=order.median_s, restart_s=order.restart_s, base_step=order.base_step)
-        state = replace(
-            state,
-            kill_wait_s=order.kill_wait_s,
-            stage=Stage.RUNNING,
-            watch=watch,
-            code=None,
-            ended=(),
-            told_t=None,
-            alone_t=None,
-            alone_told=False,
-        )
+        state = replace(state, stage=Stage.RUNNING, watch=watch, kill_wait_s=order.kill_wait_s)
+        state = replace(state, code=None, ended=(), told_t=None, alone_t=None, alone_told=False)
         return state, (StartChild(order=order),)
     if order.epoch == state.epoch and state.stage is Stage.RUNNING:
         return state, (Tell(event=_launched(state, 0)),)

@@ -16,15 +16,10 @@ from ftsup.policy.state import State
 from tests.world import RULES, World
 
 SMALL = replace(RULES, policy=Budgets(hard_cap=12))
-STRIKES = st.lists(
-    st.tuples(
-        st.sampled_from(["hang", "stop", "kill", "error", "exit", "stuck-end"]), st.integers(0, 3), st.integers(1, 40), st.integers(1, 3)
-    ),
-    max_size=4,
-)
-ACTIONS = st.lists(
-    st.tuples(st.integers(1, 200), st.sampled_from(["leader", "supervisor", "stop node", "requeue", "away", "refuse"])), max_size=5
-)
+WHATS = st.sampled_from(["hang", "stop", "kill", "error", "exit", "stuck-end"])
+STRIKES = st.lists(st.tuples(WHATS, st.integers(0, 3), st.integers(1, 40), st.integers(1, 3)), max_size=4)
+OUTSIDE = st.sampled_from(["leader", "supervisor", "stop node", "requeue", "away", "refuse"])
+ACTIONS = st.lists(st.tuples(st.integers(1, 200), OUTSIDE), max_size=5)
 
 
 def act(world: World, what: str) -> Callable[[], None]:
