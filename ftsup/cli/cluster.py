@@ -43,7 +43,7 @@ def choose(kind: Kind, *, environ: Mapping[str, str], nodes: int) -> tuple[Clust
         return Cluster(state=state), ""
     from ftsup import mockslurm  # noqa: PLC0415 - as above
 
-    state = environ.get(MOCK_STATE) or str(_cache(environ) / "ftsup" / "mock")
+    state = str(mock_state(environ))
     mockslurm.create(Path(state), nodes=max(4, nodes))
     said = "" if kind is Kind.MOCK else "there is no sbatch on PATH: this goes to the mock Slurm, whose nodes are all this machine"
     return Cluster(state=state), said
@@ -55,8 +55,10 @@ def _is_mock(environ: Mapping[str, str]) -> bool:
     return bool(found and state and Path(found).is_relative_to(Path(state)))
 
 
-def _cache(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
+def mock_state(environ: Mapping[str, str]) -> Path:
+    """The mock's directory, where nobody names another."""
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
+    return Path(environ.get(MOCK_STATE) or cache / "ftsup" / "mock")
 
 
 def remember(run: RunDir, cluster: Cluster) -> None:

@@ -8,21 +8,19 @@ from pathlib import Path
 import click
 
 from ftsup import mockslurm
+from ftsup.cli.cluster import MOCK_STATE, mock_state
 from ftsup.errors import ConfigError, Exit
 
-STATE = "FTSUP_MOCK_STATE"
 state_option = click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
     default=None,
-    help=f"The mock's directory (default: ${STATE}, else ftsup/mock under your state directory).",
+    help=f"The mock's directory (default: ${MOCK_STATE}, else ftsup/mock under your cache directory).",
 )
 
 
 def _where(state: Path | None) -> Path:
-    if state or (named := os.environ.get(STATE, "")):
-        return state or Path(named)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ftsup" / "mock"
+    return state or mock_state(os.environ)
 
 
 @click.group()
@@ -42,7 +40,9 @@ def env(state: Path | None, nodes: int, sets: tuple[str, ...]) -> None:
         if not equals:
             raise ConfigError(f"--set {pair}: not NAME=VALUE")
         settings[name] = value
-    click.echo(mockslurm.shell_text(mockslurm.create(_where(state), nodes=nodes, **settings)))
+    variables = mockslurm.create(_where(state), nodes=nodes)
+    mockslurm.configure(_where(state), **settings)
+    click.echo(mockslurm.shell_text(variables))
 
 
 @mock.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 
@@ -52,10 +51,3 @@ def _reach(store: Store) -> None:
             raise Away
         time.sleep(max(0.0, min(0.1, faults.away_until - time.time(), deadline - time.time())))
         faults = store.read().faults
-
-
-def here() -> Store:
-    """The state directory of this command's mock."""
-    from pathlib import Path  # noqa: PLC0415
-
-    return Store(Path(os.environ[recovery.STATE]))

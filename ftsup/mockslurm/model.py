@@ -193,13 +193,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     cwd: str
     nodes: list[str]
-    tasks_per_node: int
+    tasks: list[int]
+    """How many on each node."""
     stdout: str = ""
     """A file name with its patterns; empty: through srun."""
     stderr: str = ""
     append: bool = True
     umask: int = 0o022
-    label: bool = False
     client: str = ""
     """Where srun listens."""
     kill_wait_s: float = 30.0

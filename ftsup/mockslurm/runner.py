@@ -247,9 +247,16 @@ class Runner:
 
 def batch_env(env: dict[str, str], *, store: Store, world: World, job: JobRec) -> dict[str, str]:
     """The environment of a batch script: what was exported, and what this grant is."""
-    restart = {"SLURM_RESTART_COUNT": str(job.restarts)} if job.restarts else {}
+    told = {"SLURM_RESTART_COUNT": str(job.restarts)} if job.restarts else {}
+    if job.options.keys() & {"ntasks", "ntasks-per-node"}:
+        total = job.options.get("ntasks") or str(len(job.nodes) * job.tasks_per_node)
+        told |= {"SLURM_NTASKS": total, "SLURM_NPROCS": total}
+    if "ntasks-per-node" in job.options:
+        told["SLURM_NTASKS_PER_NODE"] = job.options["ntasks-per-node"]
+    if "open-mode" in job.options:
+        told["SLURM_OPEN_MODE"] = "a" if job.append else "t"
     batch = {"ENVIRONMENT": "BATCH", "HOSTNAME": job.batch_host, recovery.STATE: str(store.root)}
-    return env | batch | job_env(world, job) | restart
+    return env | batch | job_env(world, job) | told
 
 
 def job_env(world: World, job: JobRec) -> dict[str, str]:
@@ -273,9 +280,6 @@ def job_env(world: World, job: JobRec) -> dict[str, str]:
         "SLURM_NNODES": str(count),
         "SLURM_NODELIST": nodes,
         "SLURM_NODE_ALIASES": "(null)",
-        "SLURM_NPROCS": str(count * job.tasks_per_node),
-        "SLURM_NTASKS": str(count * job.tasks_per_node),
-        "SLURM_NTASKS_PER_NODE": str(job.tasks_per_node),
         "SLURM_SUBMIT_DIR": job.options.get("submit_dir", job.workdir),
         "SLURM_SUBMIT_HOST": os.uname().nodename,
         "SLURM_TASKS_PER_NODE": f"{job.tasks_per_node}{suffix}",

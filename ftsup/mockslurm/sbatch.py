@@ -116,7 +116,7 @@ def _job(given: Parsed, path: str) -> JobRec:
         num_nodes=nodes,
         submit_at=0,
         eligible_at=0,
-        options=shown | {"submit_dir": str(Path.cwd()), "ntasks": str(tasks or nodes * (per_node or 1))},
+        options=shown | {"submit_dir": str(Path.cwd())},
         script=path,
         workdir=workdir,
         append=given.get("open-mode", "truncate").startswith("a"),
@@ -212,11 +212,11 @@ def _admit(store: Store, world: World, job: JobRec, now: float, *, script: str, 
             env=exported(given.get("export"), dict(os.environ), store),
             cwd=job.workdir,
             nodes=[],
-            tasks_per_node=1,
+            tasks=[1],
             stdout=job.stdout,
             stderr=job.stderr,
             append=job.append,
-            umask=_umask(),
+            umask=umask(),
         )
     )
     world.jobs[job.job] = job
@@ -265,7 +265,8 @@ def _login_env() -> dict[str, str]:
     }
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Ours."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -53,7 +53,7 @@ def show_job(world: World, job: JobRec, *, now: float, details: bool) -> list[st
     group = f"GroupId={getpass.getuser()}({os.getgid()})"
     account = f"Account={job.options.get('account', NULL)} QOS={job.options.get('qos', NULL)}"
     dependency = job.options.get("dependency", NULL) if job.reason == "Dependency" else NULL
-    tasks = job.options.get("ntasks", str(job.num_nodes))
+    tasks = job.options.get("ntasks", str(job.num_nodes * job.tasks_per_node))
     return [
         f"JobId={job.job} JobName={job.name}",
         f"UserId={_user()} {group} MCS_label=N/A",

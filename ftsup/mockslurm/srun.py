@@ -1,6 +1,6 @@
 """`srun`: ask for a step of the job we are in, print what its tasks say, and return the highest of their codes.
 
-Only a client: the tasks are children of the step's daemons, and go on when srun is gone.
+Only a client: the tasks are children of the step's daemons. Where srun is killed, the runner ends the step, as the real one does.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from typing import NoReturn
 import msgspec
 
 from ftsup.errors import FtsupError
-from ftsup.mockslurm import options, recovery, rules
+from ftsup.mockslurm import options, rules, steps
 from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
-from ftsup.mockslurm.model import JobRec, Signal, StepRec, StepState, Task
+from ftsup.mockslurm.model import Signal, StepRec, StepState
 from ftsup.mockslurm.options import Parsed, fail
-from ftsup.mockslurm.sbatch import exported
 from ftsup.mockslurm.stepd import CHUNK, News, Order
 from ftsup.mockslurm.store import Store
-from ftsup.slurm.hostlist import compress, expand
+from ftsup.slurm.hostlist import compress
 
 FROM_ENV = {
     "SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_NTASKS": "ntasks", "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
     "SLURM_EXPORT_ENV": "export", "SRUN_EXPORT_ENV": "export", "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit", "SLURM_WAIT": "wait",
-    "SLURM_NO_KILL": "no-kill", "SLURM_LABELIO": "label", "SLURM_OVERLAP": "overlap",
+    "SLURM_NO_KILL": "no-kill", "SLURM_LABELIO": "label", "SLURM_OVERLAP": "overlap", "SLURM_OPEN_MODE": "open-mode",
 }  # fmt: skip
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT, signal.SIGALRM, signal.SIGQUIT)
 FATAL = (signal.SIGINT, signal.SIGTERM)
@@ -48,8 +47,7 @@ class Srun:
         self.server.listen(64)
         self.peers: dict[int, socket.socket] = {}
         self.node_of: dict[int, str] = {}
-        self.nodes: list[str] = []
-        self.tasks_per_node = 1
+        self.shape = steps.Shape(nodes=[], tasks=[])
         self.step = -1
         self.running: set[int] = set()
         self.codes: dict[int, int] = {}
@@ -74,97 +72,22 @@ class Srun:
             job = world.jobs.get(self.job_id)
             if job is None or job.state.value != "RUNNING":
                 raise rules.Refusal("Job/step already completing or completed" if job else "Invalid job id specified")
-            self._shape(job)
+            self.shape = steps.shape(self.given, job)
+            self.running = set(range(sum(self.shape.tasks)))
             self.step, job.next_step = job.next_step, job.next_step + 1
-            rest = self.given.has("overlap")
-            job.steps.append(StepRec(step=self.step, nodes=self.nodes, overlap=rest, no_kill=self.given.has("no-kill")))
-            self.store.save_task(self._task(job))
-
-    def _shape(self, job: JobRec) -> None:
-        """Which nodes, how many tasks on each."""
-        wanted = list(expand(self.given.get("nodelist")))
-        if not set(wanted) <= set(job.nodes):
-            raise rules.Refusal(rules.IMPOSSIBLE)
-        tasks, per_node = self._number("ntasks"), self._number("ntasks-per-node")
-        count = self._number("nodes") or len(wanted) or min(len(job.nodes), tasks or len(job.nodes))
-        excluded = expand(self.given.get("exclude"))
-        if count > len(job.nodes):
-            fail("srun", f"Only allocated {len(job.nodes)} nodes asked for {count}")
-        others = [node for node in job.nodes if node not in wanted and node not in excluded]
-        self.nodes = sorted((wanted + others)[: max(count, len(wanted))], key=job.nodes.index)
-        self.tasks_per_node = per_node or max(1, -(-tasks // len(self.nodes)))
-        if tasks and "nodes" not in self.given.values and tasks < len(self.nodes):
-            self.nodes = self.nodes[:tasks]
-        self.running = set(range(len(self.nodes) * self.tasks_per_node))
-
-    def _number(self, name: str) -> int:
-        text = self.given.get(name).split("-")[0]
-        if text and not text.isdigit():
-            fail("srun", f'Invalid numeric value "{text}" for --{name}.')
-        return int(text or 0)
-
-    def _task(self, job: JobRec) -> Task:
-        count, total = len(self.nodes), len(self.nodes) * self.tasks_per_node
-        suffix = f"(x{count})" if count > 1 else ""
-        env = exported(self.given.get("export"), dict(os.environ), self.store) | {
-            recovery.STATE: str(self.store.root),
-            "SLURM_JOB_ID": str(job.job),
-            "SLURM_JOBID": str(job.job),
-            "SLURM_STEP_ID": str(self.step),
-            "SLURM_STEPID": str(self.step),
-            "SLURM_STEP_NODELIST": compress(self.nodes),
-            "SLURM_STEP_NUM_NODES": str(count),
-            "SLURM_STEP_NUM_TASKS": str(total),
-            "SLURM_STEP_TASKS_PER_NODE": f"{self.tasks_per_node}{suffix}",
-            "SLURM_NTASKS": str(total),
-            "SLURM_NPROCS": str(total),
-            "SLURM_NNODES": str(count),
-            "SLURM_DISTRIBUTION": "cyclic",
-            "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
-            "SLURM_SRUN_COMM_HOST": "127.0.0.1",
-            "SLURM_UMASK": f"{_umask():04o}",
-        }
-        stdout = self._log("output", job)
-        return Task(
-            job=job.job,
-            step=self.step,
-            argv=self.given.rest,
-            env=env,
-            cwd=os.path.join(os.getcwd(), self.given.get("chdir")),  # noqa: PTH109, PTH118 - a name, not a file
-            nodes=self.nodes,
-            tasks_per_node=self.tasks_per_node,
-            stdout=stdout,
-            stderr=self._log("error", job),
-            append=not self._own_files(stdout) or self.given.get("open-mode").startswith("a"),
-            umask=_umask(),
-            label=self.given.has("label"),
-            client=self.address,
-        )
-
-    def _log(self, name: str, job: JobRec) -> str:
-        path = self.given.get(name)
-        if path in {"", "all", "none"}:
-            return os.devnull if path == "none" else ""
-        for letter, value in {"j": f"{job.job}", "J": f"{job.job}.{self.step}", "x": job.name, "s": f"{self.step}"}.items():
-            path = path.replace(f"%{letter}", value)
-        if not self._own_files(path) and not self.given.get("open-mode").startswith("a"):
-            with open(path, "w", encoding="utf-8"):  # noqa: PTH123 - truncated once, for all nodes
-                pass
-        return path
-
-    @staticmethod
-    def _own_files(path: str) -> bool:
-        """Each node (or task) writes its own file."""
-        return any(letter in path for letter in ("%N", "%n", "%t"))
+            job.steps.append(
+                StepRec(step=self.step, nodes=self.shape.nodes, overlap=self.given.has("overlap"), no_kill=self.given.has("no-kill"))
+            )
+            self.store.save_task(steps.task(self.given, job, step=self.step, shape=self.shape, store=self.store, client=self.address))
 
     # --- living with it
 
     def run(self) -> int:
         """Until every daemon of the step has closed its line."""
         told = False
-        while self.joined < len(self.nodes) or self.peers:
+        while self.joined < len(self.shape.nodes) or self.peers:
             self._turn()
-            if self.joined < len(self.nodes):
+            if self.joined < len(self.shape.nodes):
                 told = self._ask_about(told=told)
         if not self.codes:
             return 1
@@ -177,7 +100,7 @@ class Srun:
         if step is None or step.state is StepState.DONE or (job and job.completing and step.state in {StepState.WAITING, StepState.BUSY}):
             if not self.codes:
                 fail("srun", f"Unable to create step for job {self.job_id}: Job/step already completing or completed")
-            self.joined = len(self.nodes)
+            self.joined = len(self.shape.nodes)
         elif step.state is StepState.BUSY and not told:
             print(f"srun: Job {self.job_id} step creation temporarily disabled, retrying (Requested nodes are busy)", file=sys.stderr)
             return True
@@ -189,7 +112,7 @@ class Srun:
     def _turn(self) -> None:
         poll = select.poll()
         poll.register(self.wake, select.POLLIN)
-        if self.joined < len(self.nodes):
+        if self.joined < len(self.shape.nodes):
             poll.register(self.server, select.POLLIN)
         for fd in self.peers:
             poll.register(fd, select.POLLIN)
@@ -209,7 +132,7 @@ class Srun:
             self._end_step()
 
     def _wait_ms(self) -> float:
-        return 1000 * (ASK_S if self.joined < len(self.nodes) or self.wait_s else 3600)
+        return 1000 * (ASK_S if self.joined < len(self.shape.nodes) or self.wait_s else 3600)
 
     def _hear(self, fd: int) -> None:
         try:
@@ -232,8 +155,7 @@ class Srun:
     def _closed(self, fd: int) -> None:
         """A daemon's line is closed. Tasks of which nothing was said went down with it."""
         if node := self.node_of.get(fd):
-            first = self.nodes.index(node) * self.tasks_per_node
-            for rank in range(first, first + self.tasks_per_node):
+            for rank in self.shape.ranks(node):
                 if rank in self.running:
                     self._exited(node, rank, signal.SIGKILL)
 
@@ -241,7 +163,7 @@ class Srun:
         stream = sys.stdout if news.stream == 1 else sys.stderr
         data = news.output
         if self.given.has("label"):
-            width = len(str(len(self.nodes) * self.tasks_per_node - 1))
+            width = len(str(sum(self.shape.tasks) - 1))
             data = b"".join(f"{news.rank:>{width}}: ".encode() + line for line in data.splitlines(keepends=True))
         stream.buffer.write(data)
         stream.flush()
@@ -316,8 +238,6 @@ def main(store: Store, arguments: Sequence[str]) -> int:
         return 0
     if not typed.rest:
         fail("srun", "No command given to execute.")
-    if typed.has("nodelist") or typed.has("nodes") or typed.has("ntasks"):  # the shape is the caller's, not the job's
-        env = {key: value for key, value in env.items() if key not in {"nodes", "ntasks", "ntasks-per-node"} or _compatible(typed, key)}
     given = Parsed(values=env | typed.values, rest=typed.rest)
     job = typed.get("jobid") or os.environ.get("SLURM_JOB_ID", "")
     if not job.isdigit():
@@ -334,10 +254,6 @@ def main(store: Store, arguments: Sequence[str]) -> int:
     return srun.run()
 
 
-def _compatible(typed: Parsed, key: str) -> bool:
-    return key == "nodes" and not typed.has("nodes") and not typed.has("nodelist") and not typed.has("ntasks")
-
-
 def _shell_code(status: int) -> int:
     killed_by = status & 0x7F
     return 128 + killed_by if killed_by else status >> 8
@@ -346,9 +262,3 @@ def _shell_code(status: int) -> int:
 def compress_ranks(ranks: set[int]) -> str:
     """0 1 2 5 -> `0-2,5`."""
     return compress(f"r{rank}" for rank in ranks).removeprefix("r").strip("[]")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -74,9 +74,8 @@ class Stepd:
             self._tell(News(node=self.node, over=True))
             return  # srun did not wait for its step
         self._tell(News(node=self.node))
-        first = self.task.nodes.index(self.node) * self.task.tasks_per_node
-        for local in range(self.task.tasks_per_node):
-            self._start(first + local, local)
+        for local, rank in enumerate(self._ranks()):
+            self._start(rank, local)
         while self.tasks:
             self._turn()
         processes.end(self._below, patience_s=PATIENCE_S)
@@ -258,6 +257,11 @@ class Stepd:
         except OSError:
             return -1, os.open(os.devnull, os.O_WRONLY)
 
+    def _ranks(self) -> range:
+        index = self.task.nodes.index(self.node)
+        first = sum(self.task.tasks[:index])
+        return range(first, first + self.task.tasks[index])
+
     def _env(self, rank: int, local: int) -> dict[str, str]:
         index = self.task.nodes.index(self.node)
         return self.task.env | {
@@ -265,7 +269,7 @@ class Stepd:
             "SLURM_NODEID": str(index),
             "SLURM_PROCID": str(rank),
             "SLURM_LOCALID": str(local),
-            "SLURM_GTIDS": ",".join(str(index * self.task.tasks_per_node + n) for n in range(self.task.tasks_per_node)),
+            "SLURM_GTIDS": ",".join(map(str, self._ranks())),
             "SLURM_TOPOLOGY_ADDR": self.node,
             "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         }
