@@ -27,7 +27,10 @@ LAYERS = (
     ("__main__",),
 )
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
-NEIGHBOURS = {("mockslurm", "slurm")}  # (who, whom) inside one layer: slurm's text helpers
+NEIGHBOURS = {  # (who, whom) inside one layer
+    ("mockslurm", "slurm"),  # slurm's text helpers
+    ("incident", "monitors"),  # evidence is what the monitors see, written down
+}
 
 PURE = {
     "__future__",
