@@ -13,7 +13,8 @@ import msgspec
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+(?: \[[^\]]*\])? \(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3(\.\d+)?|ftsup_worker|ftsup/worker)/|^<")
-_COLLECTIVE_FILE = re.compile(r"/torch/distributed/(distributed_c10d|_functional_collectives|c10d_logger|nn/functional)\.py$")
+_COLLECTIVE_FILE = re.compile(r"/torch/(distributed/(?!checkpoint/|elastic/)|nn/parallel/distributed\.py$)")
+"""torch.distributed's calls, FSDP, and DDP, which broadcasts buffers from its own file; a save is not a wait for others."""
 _BACKWARD = "_engine_run_backward"
 """DDP's collectives run inside the backward pass; its Python frame is this one."""
 
