@@ -58,6 +58,7 @@ class Node:
     stopped: bool = False
     gone: bool = False
     """The node says nothing and starts nothing."""
+    torchrun_hangs: bool = False
     ranks: list[Rank] = field(default_factory=list)
     inbox: list[ev.NodeOrder] = field(default_factory=list)
     outbox: list[Any] = field(default_factory=list)
@@ -97,7 +98,8 @@ class World:
         self._ids: Iterator[int] = count(1)
         self.saved: int = 0
         self.base = 0
-        self.finished_runs = 0
+        self.apart = False
+        """Ranks do not wait for each other."""
         # Slurm
         self.job_state, self.completing, self.restarts = "RUNNING", False, 0
         self.excluded: set[str] = set()
@@ -313,6 +315,15 @@ class World:
         self.nodes[name].ranks = []
         self.nodes[name].inbox = []
 
+    def kill_torchrun(self, name: str) -> None:
+        """SIGKILL at torchrun; its ranks vanish with it, and are seen first."""
+        node = self.nodes[name]
+        for rank in node.ranks:
+            rank.process = Process.GONE
+        vanished = tuple(Fault(how=How.SIGNAL, node=name, rank=rank.rank) for rank in node.ranks)
+        self._happen(node, noding.RanksEnded(t=self.t, faults=vanished))
+        self._happen(node, noding.ChildEnded(t=self.t, code=-9))
+
     def _node_turn(self, node: Node) -> None:
         if node.state is None or node.stopped:
             return
@@ -328,7 +339,7 @@ class World:
             for rank in node.ranks:  # torchrun ends the others at once
                 rank.process = Process.GONE
             self._happen(node, noding.ChildEnded(t=self.t, code=1, ended=ended))
-        elif node.ranks and not any(rank.alive for rank in node.ranks):
+        elif node.ranks and not any(rank.alive for rank in node.ranks) and not node.torchrun_hangs:
             self._happen(node, noding.ChildEnded(t=self.t, code=0, ended=ended))
         sights = {
             rank.rank: Sight(beat=Beat(pid=1, activity=rank.beats, beats=rank.beats, phase=rank.phase), process=rank.process)
@@ -356,7 +367,9 @@ class World:
             self._happen(node, noding.Started(t=self.t, pid=1, ranks=tuple(rank.rank for rank in node.ranks)))
         elif isinstance(act, noding.Gather):
             faults = tuple(
-                Fault(how=How.QUIET if rank.hangs else How.WAITING, node=node.name, rank=rank.rank) for rank in node.ranks if rank.alive
+                Fault(how=How.QUIET if rank.hangs or self.apart else How.WAITING, node=node.name, rank=rank.rank)
+                for rank in node.ranks
+                if rank.alive
             )
             self._happen(node, noding.Gathered(t=self.t, incident=act.incident, faults=faults))
         elif isinstance(act, noding.EndChild):
@@ -381,10 +394,10 @@ class World:
         ranks = sorted((rank for node in self.nodes.values() for rank in node.ranks), key=lambda rank: rank.rank)
         if len(ranks) < len(self.names) * self.per_node:
             return
-        able = all(rank.alive and not rank.hangs and rank.process is Process.RUNNING for rank in ranks)
-        if not able:
+        able = [rank for rank in ranks if rank.alive and not rank.hangs and rank.process is Process.RUNNING]
+        if len(able) < len(ranks) and not self.apart:
             return
-        for rank in ranks:
+        for rank in able:
             if rank.phase is Phase.SHUTDOWN:
                 rank.process = Process.GONE
                 continue

@@ -67,6 +67,8 @@ def _weight(fault: Fault) -> int:
     """How near to the cause: 0 the most."""
     if fault.how is How.SIGNAL and fault.signal == "SIGTERM":
         return 4  # torchrun and we end the others with it
+    if fault.how is How.TORCHRUN and fault.signal:
+        return 0  # its ranks vanished with it
     if fault.how is How.SIGNAL and not fault.signal:
         return 1  # it vanished: perhaps by torchrun's own hand
     return {How.QUIET: 1, How.STORAGE: 2, How.TORCHRUN: 3, How.PEER: 3, How.WAITING: 5, How.RETURNED: 6, How.WARNED: 6}.get(fault.how, 0)

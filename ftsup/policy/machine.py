@@ -377,7 +377,9 @@ def _rank_ended(state: State, event: ev.RankEnded, rules: Rules) -> Change:
 def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
     if event.epoch != state.epoch or state.stage is not Stage.COLLECT:
         return state, ()
-    return _answered(_merge(state, event.faults), event.node, event.t, rules, Stage.STOP)
+    known = {(fault.node, fault.rank) for fault in state.faults}
+    told = tuple(fault for fault in event.faults if fault.how is not How.QUIET or (fault.node, fault.rank) in known)
+    return _answered(_merge(state, told), event.node, event.t, rules, Stage.STOP)
 
 
 def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
@@ -391,8 +393,8 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
             return state, ()
         return ending.close(state, ending.finished(), event.t)
     if state.stage is Stage.STOP:
-        known = {(fault.node, fault.rank) for fault in state.faults}
-        bad = tuple(fault for fault in bad if (fault.node, fault.rank) in known)  # the others are what our stop did to them
+        known = {(fault.node, fault.rank) for fault in state.faults if fault.how not in HANGS}
+        bad = tuple(fault for fault in bad if fault.rank is None or (fault.node, fault.rank) in known)  # the others: our stop did it
     elif not bad and not state.faults and not stuck:
         bad = (Fault(how=How.TORCHRUN, node=event.node, code=event.code),)
     state = replace(_merge(state, bad), faults=_merge(state, bad).faults + stuck)

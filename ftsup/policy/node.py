@@ -8,6 +8,7 @@ event of `ftsup.events`, and only the leader decides. Orders are idempotent by t
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -355,8 +356,18 @@ def _child_ended(state: State, happening: ChildEnded, _rules: Rules) -> Change:
     newer = {fault.rank: _at_step(state, fault) for fault in happening.ended}
     ended = tuple(newer.pop(fault.rank, fault) for fault in state.ended) + tuple(newer.values())
     was = state.stage
+    if was is Stage.RUNNING and happening.code < 0:  # not by us: its ranks, which die with it, are not to blame
+        name = _signal_name(-happening.code)
+        ended += (Fault(how=How.TORCHRUN, node=state.node, code=happening.code, signal=name, error=f"was ended by {name}"),)
     state = replace(state, stage=Stage.ENDING, code=happening.code, ended=ended)
     return state, (EndChild(grace_s=SWEEP_GRACE_S),) if was is Stage.RUNNING else ()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _gone(state: State, happening: Gone, _rules: Rules) -> Change:

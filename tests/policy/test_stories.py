@@ -51,6 +51,32 @@ def test_rank_is_stopped_and_found_before_the_step_limit() -> None:
     assert world.roots()[0].rank == 2
 
 
+def test_rank_that_hangs_is_to_blame_and_not_those_that_train_on() -> None:
+    world = World()
+    world.apart = True
+    world.strike("hang", rank=3, step=25).run()
+    assert finished(world)
+    (root,) = world.roots()
+    assert (root.how, root.rank, root.signal) == (How.QUIET, 3, "")
+
+
+def test_torchrun_is_killed_and_its_ranks_are_not_to_blame() -> None:
+    world = World().start()
+    world.at(20, lambda: world.kill_torchrun("n2")).run()
+    assert finished(world)
+    (root,) = world.roots()
+    assert (root.how, root.node, root.signal) == (How.TORCHRUN, "n2", "SIGKILL")
+    assert "the launcher on n2 was ended by SIGKILL" in world.news[0]
+
+
+def test_torchrun_that_hangs_when_training_is_done_is_ended_and_finished() -> None:
+    world = World(steps=30).start()
+    world.at(10, lambda: setattr(world.nodes["n2"], "torchrun_hangs", True)).run()
+    assert finished(world)
+    assert world.verdicts() == [(VerdictKind.FINISHED, "finished")]
+    assert world.roots()[0].how is How.TORCHRUN
+
+
 def test_rank_exits_with_a_code() -> None:
     world = World().strike("exit", rank=0, step=5).run()
     assert finished(world)
