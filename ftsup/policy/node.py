@@ -9,7 +9,7 @@ event of `ftsup.events`, and only the leader decides. Orders are idempotent by t
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -55,7 +55,7 @@ class Ordered(Happening, frozen=True, kw_only=True):
 class Looked(Happening, frozen=True, kw_only=True):
     """One look at all ranks of the attempt."""
 
-    sights: dict[int, Sight]
+    sights: Mapping[int, Sight]
 
 
 class WasAway(Happening, frozen=True, kw_only=True):

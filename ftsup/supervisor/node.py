@@ -27,7 +27,6 @@ from ftsup.incident.collect import Job as Evidence
 from ftsup.monitors import exits, faults, heartbeat, procs
 from ftsup.policy import node as machine
 from ftsup.policy.node import Happening, Stage, State
-from ftsup.policy.watch import Process, Sight
 from ftsup.ports import Clock, Job, JobState, Node, NodeState
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
@@ -36,9 +35,9 @@ from ftsup.supervisor import launch
 from ftsup.supervisor.clerk import Clerk
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.link import NodeLink, own_addresses
+from ftsup.supervisor.lock import NodeLock
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
 from ftsup.supervisor.wire import Counter
-from ftsup.worker.beatfile import Beat
 
 LEAVE_S = 5.0
 """The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
@@ -59,14 +58,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     """The `env` of the configuration."""
     held: int = 0
-    """A predecessor that is stopped, and not ours to end."""
+    """A predecessor that is stopped or well, and not ours to end."""
 
 
 class NodeSupervisor:
     """One supervisor of one node, from its start to its exit."""
 
-    def __init__(self, run: RunDir, config: Config, place: Place, clock: Clock) -> None:
-        self.run_dir, self.config, self.place, self.clock = run, config, place, clock
+    def __init__(self, run: RunDir, config: Config, place: Place, clock: Clock, lock: NodeLock) -> None:
+        self.run_dir, self.config, self.place, self.clock, self.lock = run, config, place, clock, lock
         self.rules = config.rules()
         self.local = LocalDir(config.local_base(place.environ), run.id, place.job, place.node)
         now = clock.now()
@@ -151,7 +150,7 @@ class NodeSupervisor:
         silent = [self._vanished(sight) for rank, sight in seen.items() if self._gone(sight) and rank not in {f.rank for f in ended}]
         new = tuple(fault for fault in (*ended, *silent) if fault.rank not in self.told)
         self.told |= {fault.rank for fault in new if fault.rank is not None}
-        self._happen(machine.Looked(t=now, sights={rank: _sight(sight) for rank, sight in seen.items()}))
+        self._happen(machine.Looked(t=now, sights=seen))
         if new:
             self._happen(machine.RanksEnded(t=now, faults=new))
 
@@ -306,6 +305,8 @@ class NodeSupervisor:
     # Without a leader -----------------------------------------------------------------------------------------------------
 
     def _lonely(self, now: float) -> None:
+        if self.link.quiet_s(now) < self.rules.node_grace_s and not self.place.held:
+            self.lock.show_life()
         if self.alone_t is not None and now >= self.alone_t:
             self.alone_t = None
             self._slurm("requeue", now, lambda _: [], job_id=self.place.job)
@@ -381,19 +382,6 @@ class NodeSupervisor:
         if self.leave_t is None:
             return False
         return (self.link.unsent == 0 and not self.logs_busy) or self.clock.now() >= self.leave_t
-
-
-def _sight(sight: heartbeat.RankSight) -> Sight:
-    beat = Beat(
-        pid=sight.pid,
-        started=sight.started,
-        activity=sight.activity,
-        step=-1 if sight.step is None else sight.step,
-        saved_step=-1 if sight.saved_step is None else sight.saved_step,
-        beats=sight.beats,
-        phase=sight.phase,
-    )
-    return Sight(beat=beat, process=Process(sight.process.value))
 
 
 def _readable(pidfd: int) -> bool:
