@@ -128,7 +128,7 @@ class NodeUp(Event, frozen=True, kw_only=True):
     ended: Epoch | None = None
     version: str = ""
     held: int = 0
-    """A newly started supervisor found its predecessor, this pid, alive but stopped: nothing is known against the ranks."""
+    """A newly started supervisor found its predecessor, this pid, stopped, or well again: nothing is known against the ranks."""
 
 
 class NodeSilent(Event, frozen=True, kw_only=True):

@@ -84,4 +84,4 @@ def node() -> int:
     )
     local = LocalDir(config.local_base(environ), run.id, place.job, name)
     lock = NodeLock(local.lock)
-    return NodeSupervisor(run, config, replace(place, held=lock.take(clock)), clock).run()
+    return NodeSupervisor(run, config, replace(place, held=lock.take(clock)), clock, lock).run()

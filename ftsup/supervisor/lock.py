@@ -1,7 +1,7 @@
 """One supervisor a node and job: the lock that the living one holds, and what a new one does about an old one.
 
-A predecessor that is stopped is left alone (whoever stopped it may let it go on; its ranks train); one that runs and yet is not
-heard by the leader is ended; one that died has let go by itself.
+A predecessor that is stopped is left alone (whoever stopped it may let it go on; its ranks train), and so is one that went on
+meanwhile and hears the leader; one that runs and hears nobody is ended; one that died has let go by itself.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class NodeLock:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take(self, clock: Clock) -> int:
-        """0: it is ours. Else the pid of a predecessor that is stopped, and not ours to end."""
-        end_t = clock.now() + PATIENCE_S
+        """0: it is ours. Else the pid of a predecessor that is stopped or well, and not ours to end."""
+        end_t, sign = clock.now() + PATIENCE_S, self._sign()
         while not self._try():
             holder = self._holder()
-            if holder is not None and holder.state == "T":
+            if holder is not None and (holder.state == "T" or self._sign() != sign):
                 return holder.pid
             if clock.now() >= end_t and holder is not None:
                 self._end(holder)
@@ -40,6 +40,13 @@ class NodeLock:
         me = proctree.read(os.getpid())
         os.pwrite(self._fd, f"{os.getpid()} {me.start if me else 0}\n".encode(), 0)
         return 0
+
+    def show_life(self) -> None:
+        """For a successor that waits: we run, and hear the leader."""
+        os.utime(self._fd)
+
+    def _sign(self) -> int:
+        return os.fstat(self._fd).st_mtime_ns
 
     def _try(self) -> bool:
         try:
