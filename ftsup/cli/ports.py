@@ -16,7 +16,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 import click
 
 from ftsup.ports import Slurm
-from ftsup.slurm.commands import Commands
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +42,7 @@ def real() -> Ports:
     """The real ones."""
     return Ports(
         environ=dict(os.environ),
-        slurm=lambda environ: Commands(environ=environ),
+        slurm=_commands,
         now=lambda: datetime.now(timezone.utc).astimezone(),
         sleep=time.sleep,
         token=lambda: os.urandom(2).hex(),
@@ -51,6 +50,12 @@ def real() -> Ports:
         cwd=Path.cwd(),
         user=_user(),
     )
+
+
+def _commands(environ: Mapping[str, str]) -> Slurm:
+    from ftsup.slurm.commands import Commands  # noqa: PLC0415 - most commands ask Slurm nothing
+
+    return Commands(environ=environ)
 
 
 def _user() -> str:

@@ -13,7 +13,8 @@ from ftsup.cli.newrun import check_script, new_run, placed, run_dir, script_of, 
 from ftsup.cli.options import file_argument, set_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.cli.warn import warnings
-from ftsup.config import Config, load
+from ftsup.config import Config, load, short_warning
+from ftsup.errors import SlurmError
 from ftsup.rundir import RunDir
 
 
@@ -58,7 +59,7 @@ def submit(ports: Ports, file: Path, sets: tuple[str, ...], kind: str, dry_run: 
     if sentence:
         click.echo(sentence, err=True)
     with new_run(ports, config, file) as run:
-        for warning in warnings(config, python=ports.python, one_machine=bool(chosen.state)):
+        for warning in (*warnings(config, python=ports.python, one_machine=bool(chosen.state)), *_late_warning(ports, config, chosen)):
             click.echo(f"warning: {warning}", err=True)
         job = submit_run(ports, run, chosen)
     click.echo(f"job {job}: {run.id}")
@@ -93,6 +94,16 @@ def _dry_run(ports: Ports, config: Config, kind: Kind) -> None:
     said += [f"warning: {warning}" for warning in warnings(config, python=ports.python, one_machine=bool(chosen.state))]
     for line in said:
         click.echo(line, err=True)
+
+
+def _late_warning(ports: Ports, config: Config, chosen: Cluster) -> list[str]:
+    """Whether this cluster's KillWait leaves the warning any use. No answer: nothing is said, the submission will tell."""
+    try:
+        words = ports.slurm(chosen.environ(ports.environ)).config().get("KillWait", "").split()
+    except SlurmError:
+        return []
+    found = short_warning(config, kill_wait_s=float(words[0])) if words and words[0].isdigit() else ""
+    return [f"slurm.signal is {config.slurm.signal}: {found}"] if found else []
 
 
 def _typed(run: RunDir, cwd: Path) -> str:

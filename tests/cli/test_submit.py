@@ -225,6 +225,12 @@ def test_a_shell_that_traps_the_ignored_signal_is_told(world):
     assert "go.sh traps SIGUSR1" in world.submit("--set=launch=command", "--set=command=bash go.sh").stderr
 
 
+def test_a_warning_that_comes_after_the_requeue_is_asked_for_is_said_with_this_clusters_killwait(world):
+    assert "KillWait" not in world.submit().stderr
+    world.slurm.settings["KillWait"] = "300 sec"
+    assert "no time is left to save" in world.submit().stderr
+
+
 def test_auto_takes_the_mock_where_there_is_no_sbatch_and_says_so(world):
     bash = shutil.which("bash")
     (world.home / "bin").mkdir()
