@@ -35,7 +35,7 @@ class Log:
     """The log that one leader writes. The file ends with a whole line before and after every call, also a failed one."""
 
     def __init__(self, path: Path, *, next_n: int = 1) -> None:
-        """`next_n` counts where the file does not exist or is empty: a new host goes on where the mirror ends."""
+        """Goes on where the file ends; `next_n` counts where it does not exist or is empty. OSError when the disk says no."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -73,6 +73,21 @@ class Log:
         """Take away what a failed append, or the death of our predecessor, left behind the last whole line."""
         os.ftruncate(self._fd, self._size)
         self._torn = False
+
+
+def resume(path: Path, mirror: Path) -> tuple[Log, list[Line], list[str]]:
+    """Go on with a run: the log to append to, everything that happened so far, and notes.
+
+    The local log counts if it holds the mirror's last line or begins behind it: it is what the mirror has, and what it did not get.
+    Otherwise it is an old one (an earlier grant was led from this host, later ones from others): it is set aside, and the mirror counts.
+    """
+    (ours, our_notes), (theirs, their_notes) = read(path), read(mirror)
+    if theirs and theirs[-1] not in ours and not (ours and ours[0].n == theirs[-1].n + 1):
+        if path.exists():
+            path.replace(path.with_name(f"{path.stem}.until-{theirs[-1].n}{path.suffix}"))
+        return Log(path, next_n=theirs[-1].n + 1), theirs, their_notes
+    before = [line for line in theirs if not ours or line.n < ours[0].n]
+    return Log(path), before + ours, our_notes
 
 
 def read(path: Path) -> tuple[list[Line], list[str]]:
@@ -176,12 +191,12 @@ class _Reader:
         if v > SCHEMA and not self._newer:
             self._newer = True
             self.say(f"written by a newer ftsup (schema {v}; this one knows {SCHEMA})")
-        last, first = self._last_n, self._last_n is None
+        last = self._last_n
         if last is not None and n <= last:
             self.say(f"line {self._seen} repeats number {n}: dropped")
             return False
-        if self._gaps and ((last is not None and n != last + 1) or (first and self._seen == 1 and n != 1)):
-            self.say(f"line {self._seen} has number {n} where {1 if last is None else last + 1} was expected")
+        if self._gaps and last is not None and n != last + 1:
+            self.say(f"line {self._seen} has number {n} where {last + 1} was expected")
         self._last_n = n
         return True
 

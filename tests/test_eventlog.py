@@ -104,6 +104,43 @@ def test_a_new_host_goes_on_where_the_mirror_ended(path):
     assert eventlog.Log(path, next_n=7).next_n == 42
 
 
+@pytest.fixture
+def mirror(tmp_path):
+    return tmp_path / "run" / "events.jsonl"
+
+
+def test_a_run_begins_with_nothing(path, mirror):
+    log, lines, notes = eventlog.resume(path, mirror)
+    assert (log.next_n, lines, notes) == (1, [], [])
+
+
+def test_a_leader_on_the_same_host_goes_on_with_its_log_and_what_the_mirror_did_not_get(path, mirror):
+    eventlog.Log(mirror).append([line(1), line(2)])
+    eventlog.Log(path).append([line(1), line(2), line(3)])
+    log, lines, _ = eventlog.resume(path, mirror)
+    assert (log.next_n, [x.n for x in lines]) == (4, [1, 2, 3])
+
+
+def test_a_leader_on_a_new_host_goes_on_behind_the_mirror_and_knows_all_of_it_later(path, mirror):
+    eventlog.Log(mirror).append([line(1), line(2)])
+    log, lines, _ = eventlog.resume(path, mirror)
+    assert (log.next_n, [x.n for x in lines]) == (3, [1, 2])
+    log.append([line(3)])
+    log, lines, _ = eventlog.resume(path, mirror)  # the mirror did not get line 3
+    assert (log.next_n, [x.n for x in lines]) == (4, [1, 2, 3])
+
+
+@pytest.mark.parametrize("there", [1, 2, 3, 5])
+def test_a_log_of_an_earlier_grant_on_this_host_is_set_aside(path, mirror, there):
+    eventlog.Log(mirror).append([line(1), line(2), line(3, "of another host")])
+    eventlog.Log(path).append([line(n) for n in range(1, there + 1)])
+    log, lines, _ = eventlog.resume(path, mirror)
+    assert [x.event.text for x in lines] == ["x", "x", "of another host"]
+    assert log.next_n == 4
+    assert path.read_bytes() == b""
+    assert len(eventlog.read(path.with_name("events.until-3.jsonl"))[0]) == there
+
+
 def test_follow_gives_each_line_once_and_waits_for_a_torn_one(path):
     log = eventlog.Log(path)
     log.append([line(1), line(2)])

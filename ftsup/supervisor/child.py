@@ -5,6 +5,7 @@ Also starts the other programs of ours (the clerk, a sweep). It knows processes,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -92,6 +93,11 @@ class Program:
     def dead(self) -> bool:
         """Whether it ended (and it is reaped then)."""
         return self.process.poll() is not None
+
+    def reap(self, *, limit_s: float) -> None:
+        """Wait for the end of one that was killed, and not long: it may hang in the kernel."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(limit_s)
 
     def close(self) -> None:
         """Let go of it; it sees the end of the socket."""

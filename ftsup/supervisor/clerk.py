@@ -20,6 +20,7 @@ from ftsup.supervisor.child import Program
 T = TypeVar("T")
 _BACK_OFF_MAX_S = 30.0
 _AWAY_S = 5.0
+_REAP_S = 0.5
 
 
 class ClerkFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,9 +99,12 @@ class Clerk(Generic[T]):
         return notes
 
     def close(self) -> None:
-        """No more work."""
+        """No more work. Waits a moment for the dead, and not for one that hangs."""
         if self._program:
             self._drop()
+        for program in self._abandoned:
+            program.reap(limit_s=_REAP_S)
+        self._abandoned = []
 
     def _start(self) -> None:
         try:

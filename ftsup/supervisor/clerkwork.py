@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -90,15 +91,9 @@ def take_requests(folder: Path) -> list[dict[str, str]]:
 
 
 def _take_request(folder: int, name: str) -> dict[str, str] | None:
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
+    data = _read_plain(name, folder=folder, cap_bytes=_REQUEST_CAP + 1, ours=True)
+    if data is None or len(data) > _REQUEST_CAP:
         return None
-    with os.fdopen(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_size > _REQUEST_CAP:
-            return None
-        data = file.read(_REQUEST_CAP)
     os.rename(name, f"{name}.taken", src_dir_fd=folder, dst_dir_fd=folder)
     try:
         request = json.loads(data)
@@ -107,18 +102,36 @@ def _take_request(folder: int, name: str) -> dict[str, str] | None:
         return None
 
 
+def _read_plain(path: str, *, folder: int | None = None, cap_bytes: int, ours: bool = False) -> bytes | None:
+    """The beginning of a plain file; None for a link, a pipe, a folder, or (`ours`) a file of somebody else."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.ENOENT}:
+            return None
+        raise
+    try:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode) or (ours and facts.st_uid != os.geteuid()):
+            return None
+        parts = []
+        while cap_bytes > 0 and (part := os.read(fd, cap_bytes)):
+            parts.append(part)
+            cap_bytes -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
 def copy_folder(source: Path, target: Path) -> int:
     """Plain files only, each whole or not at all, and no more than an incident may weigh."""
     left, copied = _COPY_CAP, 0
     for path in sorted(source.iterdir()):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                continue
-            data = file.read(min(_FILE_CAP, left))
-        write_whole(target / path.name, data)
-        left -= len(data)
-        copied += 1
+        data = _read_plain(str(path), cap_bytes=min(_FILE_CAP, left))
+        if data is not None:
+            write_whole(target / path.name, data)
+            left -= len(data)
+            copied += 1
     return copied
 
 

@@ -1,0 +1,251 @@
+"""A real clerk process; time is passed in, waiting is polling its socket, bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from pathlib import Path
+
+import pytest
+
+from ftsup import eventlog
+from ftsup.events import Line, Noted
+from ftsup.supervisor import proctree
+from ftsup.supervisor.clerk import Clerk, ClerkFailed
+from ftsup.supervisor.clerkwork import copy_folder, take_requests
+from ftsup.supervisor.clock import BootClock
+
+CLOCK = BootClock()
+
+
+class Desk:
+    """A clerk and a clock of its own that goes on with each wait."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.clerk = Clerk(now=self.now)
+        self.answers = []
+
+    def ask(self, what, *, limit_s=10.0, **arguments):
+        self.clerk.ask(what, now=self.now, limit_s=limit_s, then=lambda answer: (what, answer), **arguments)
+
+    def wait(self, *, dt=0.01):
+        poller = select.poll()
+        for fd in self.clerk.sources():
+            poller.register(fd, select.POLLIN)
+        poller.poll(20)
+        self.now += dt
+        self.answers += self.clerk.take(self.now)
+
+    def until(self, ready, **options):
+        end = CLOCK.now() + 20
+        while not ready():
+            assert CLOCK.now() < end, self.answers
+            self.wait(**options)
+
+    def answer(self, **options):
+        self.until(lambda: self.answers, **options)
+        return self.answers.pop(0)[1]
+
+
+@pytest.fixture
+def desk():
+    desk = Desk()
+    yield desk
+    desk.clerk.close()
+
+
+def test_a_file_is_written_whole_and_the_answer_comes_once(desk, tmp_path):
+    desk.ask("write", path=str(tmp_path / "deep" / "status.json"), text="é\n")
+    assert desk.answer() is None
+    assert (tmp_path / "deep" / "status.json").read_text() == "é\n"
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["status.json"]
+    desk.wait()
+    assert desk.answers == []
+
+
+def test_requests_are_done_in_their_order(desk, tmp_path):
+    for number in range(50):
+        desk.ask("write", path=str(tmp_path / "file"), text=str(number) * 10_000)
+    desk.until(lambda: len(desk.answers) == 50)
+    assert (tmp_path / "file").read_text() == "49" * 10_000
+
+
+def test_a_big_text_goes_through_a_small_socket(desk, tmp_path):
+    text = "x" * 3_000_000
+    desk.ask("write", path=str(tmp_path / "file"), text=text)
+    assert desk.answer() is None
+    assert (tmp_path / "file").read_text() == text
+
+
+def test_a_failure_is_a_value_told_once_until_it_works_again(desk, tmp_path):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a folder is needed")
+    for _ in range(3):
+        desk.ask("write", path=str(blocked / "x"), text="")
+        answer = desk.answer()
+        assert isinstance(answer, ClerkFailed)
+        assert "Not a directory" in str(answer)
+    assert len(desk.clerk.notes()) == 1
+    blocked.unlink()
+    desk.ask("write", path=str(blocked / "x"), text="")
+    assert desk.answer() is None
+    assert desk.clerk.notes() == ["write: works again"]
+
+
+def test_a_killed_clerk_is_replaced_and_its_request_answered(desk, tmp_path):
+    desk.ask("write", path=str(tmp_path / "a"), text="")
+    desk.answer()
+    first = desk.clerk.pid
+    os.kill(first, signal.SIGKILL)
+    desk.until(lambda: desk.clerk.pid not in (first, None))
+    desk.ask("write", path=str(tmp_path / "b"), text="")
+    assert desk.answer() is None
+
+
+def test_a_clerk_killed_at_work_fails_that_request_and_does_the_next(desk, tmp_path):
+    os.mkfifo(tmp_path / "hangs")
+    desk.ask("mirror", source=str(tmp_path / "hangs"), target=str(tmp_path / "t"))
+    desk.ask("write", path=str(tmp_path / "b"), text="")
+    desk.wait()
+    os.kill(desk.clerk.pid, signal.SIGKILL)
+    desk.until(lambda: len(desk.answers) == 2)
+    assert desk.answers[0][1].why == "the clerk died"
+    assert desk.answers[1][1] is None
+
+
+def test_a_hanging_disk_costs_its_request_and_one_clerk(desk, tmp_path):
+    os.mkfifo(tmp_path / "hangs")  # opening it for reading waits for a writer
+    desk.ask("mirror", source=str(tmp_path / "hangs"), target=str(tmp_path / "t"), limit_s=1.0)
+    desk.ask("write", path=str(tmp_path / "b"), text="", limit_s=1000.0)
+    first = desk.clerk.pid
+    desk.until(lambda: len(desk.answers) == 2, dt=0.1)
+    assert "no answer within 1 s" in desk.answers[0][1].why
+    assert desk.answers[1][1] is None
+    assert desk.clerk.pid != first
+    desk.until(lambda: proctree.read(first) is None)
+
+
+def test_a_stopped_clerk_is_replaced(desk, tmp_path):
+    os.kill(desk.clerk.pid, signal.SIGSTOP)
+    desk.ask("write", path=str(tmp_path / "a"), text="", limit_s=2.0)
+    assert "no answer within 2 s" in desk.answer(dt=0.1).why
+    desk.ask("write", path=str(tmp_path / "a"), text="", limit_s=1000.0)
+    assert desk.answer(dt=0.1) is None
+
+
+def test_a_request_that_waits_behind_a_hanging_one_is_answered_in_time(desk, tmp_path):
+    os.mkfifo(tmp_path / "hangs")
+    desk.ask("mirror", source=str(tmp_path / "hangs"), target=str(tmp_path / "t"), limit_s=1000.0)
+    desk.ask("write", path=str(tmp_path / "b"), text="", limit_s=1.0)
+    assert desk.clerk.deadline_t() == pytest.approx(101.0)
+    assert "not begun within 1 s" in desk.answer(dt=0.1).why
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_supervisor_that_was_away_does_not_blame_the_clerk(desk, tmp_path):
+    pid = desk.clerk.pid
+    desk.ask("write", path=str(tmp_path / "a"), text="", limit_s=5.0)
+    desk.wait(dt=600.0)
+    assert desk.answer() is None
+    assert desk.clerk.pid == pid
+
+
+def test_clerks_that_die_again_and_again_come_back_ever_later(desk):
+    for _ in range(4):
+        desk.until(lambda: desk.clerk.pid, dt=0.5)
+        pid = desk.clerk.pid
+        os.kill(pid, signal.SIGKILL)
+        desk.until(lambda pid=pid: desk.clerk.pid != pid)
+    desk.ask("requests", folder="/nowhere", limit_s=1000.0)
+    assert desk.clerk.deadline_t() - desk.now > 2
+
+
+def test_the_clerk_mirrors_the_event_log(desk, tmp_path):
+    log = eventlog.Log(tmp_path / "local.jsonl")
+    log.append([Line(n=1, event=Noted(text="x"))])
+    desk.ask("mirror", source=str(log.path), target=str(tmp_path / "run" / "events.jsonl"))
+    assert desk.answer() == 1
+    assert (tmp_path / "run" / "events.jsonl").read_bytes() == log.path.read_bytes()
+
+
+def test_the_clerk_brings_logs_and_picks(desk, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "out.0").write_text("hello\n")
+    desk.ask("logs", out=str(tmp_path / "out"), target=str(tmp_path / "n1.log"))
+    assert desk.answer() is False
+    assert (tmp_path / "n1.log").read_text() == "[rank 0] hello\n"
+    desk.ask("pick", folder=str(tmp_path / "none"), pattern="*.pt", complete="")
+    assert desk.answer()["path"] is None
+
+
+def test_a_clerk_ignores_what_slurm_sends_to_everybody_and_stays_small(desk, tmp_path):
+    desk.ask("write", path=str(tmp_path / "a"), text="")
+    desk.answer()
+    pid = desk.clerk.pid
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        os.kill(pid, number)
+    desk.ask("write", path=str(tmp_path / "a"), text="")
+    assert desk.answer() is None
+    assert desk.clerk.pid == pid
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    pss_kib = next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+    assert pss_kib < 30 * 1024
+
+
+# What it does, without its process ----------------------------------------------------------------------------------------
+
+
+def ask(folder, name, **fields):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(fields))
+
+
+def test_requests_of_people_are_taken_once(tmp_path):
+    folder = tmp_path / "requests"
+    assert take_requests(folder) == []
+    ask(folder, "1.json", request="cancel", who="me")
+    ask(folder, "2.json", request="stop")
+    assert take_requests(folder) == [{"request": "cancel", "who": "me"}, {"request": "stop", "who": ""}]
+    assert take_requests(folder) == []
+    assert sorted(path.name for path in folder.iterdir()) == ["1.json.taken", "2.json.taken"]
+
+
+def test_a_request_has_to_be_a_plain_small_file_of_ours(tmp_path):
+    folder = tmp_path / "requests"
+    ask(tmp_path, "elsewhere", request="cancel")
+    ask(folder, "unfinished.json.tmp", request="cancel")
+    ask(folder, ".hidden.json", request="cancel")
+    (folder / "link.json").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(folder / "fifo.json")
+    (folder / "folder.json").mkdir()
+    ask(folder, "big.json", request="x" * 100_000)
+    (folder / "garbage.json").write_bytes(b"\xff{")
+    ask(folder, "list.json")
+    (folder / "list.json").write_text("[]")
+    assert take_requests(folder) == []
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(OSError, match=r"directory|links"):
+        take_requests(tmp_path / "link")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_request_of_another_user_is_left_alone(tmp_path):
+    folder = tmp_path / "requests"
+    ask(folder, "1.json", request="cancel")
+    os.chown(folder / "1.json", 12345, 12345)
+    assert take_requests(folder) == []
+    assert (folder / "1.json").exists()
+
+
+def test_evidence_is_copied_plain_file_by_plain_file(tmp_path):
+    source, target = tmp_path / "local", tmp_path / "run" / "incidents" / "1" / "n1"
+    source.mkdir()
+    (source / "node.json").write_text("{}")
+    (source / "stacks.0").write_text("stack")
+    os.mkfifo(source / "fifo")
+    assert copy_folder(source, target) == 2
+    assert sorted(path.name for path in target.iterdir()) == ["node.json", "stacks.0"]
+    assert (target / "node.json").stat().st_mode & 0o077 == 0
