@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 
 def instant(when: float, *, empty: str = "Unknown") -> str:
-    """A time of day as scontrol prints it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(when)) if when else empty
+    """A time of day as Slurm's commands print it, or as SLURM_TIME_FORMAT asks (a strftime format, such as `%s`)."""
+    wish = os.environ.get("SLURM_TIME_FORMAT", "standard")
+    form = "%Y-%m-%dT%H:%M:%S" if wish in {"standard", "relative", ""} else wish
+    return time.strftime(form, time.localtime(when)) if when else empty
 
 
 def duration(seconds: float | None, *, short: bool = False) -> str:

@@ -208,3 +208,34 @@ def test_programs_in_a_directory_too_deep_for_a_first_line(mock, tmp_path):
     subprocess.run([sys.executable, "-c", f"{imports}; {make}"], check=True)
     assert mock.store.bin.joinpath("squeue").read_text().startswith("#!/bin/bash\n")
     assert mock.run("squeue", "-h") == ""
+
+
+def test_times_are_written_as_asked(mock):
+    job = mock.submit("true", "--hold")
+    mock.env["SLURM_TIME_FORMAT"] = "%s"
+    told = mock.run("scontrol", "-o", "show", "job", str(job))
+    assert int(told.split("SubmitTime=")[1].split()[0]) == int(mock.job(job).submit_at)
+
+
+@pytest.mark.parametrize(
+    "options, ranks",
+    [
+        ("-N2", ["0 mock1 0", "1 mock2 0"]),
+        ("-n3", ["0 mock1 0", "1 mock1 1", "2 mock2 0"]),
+        ("-N1 -n1 -w mock2", ["0 mock2 0"]),
+        ("-w mock2", ["0 mock1 0", "1 mock2 0"]),
+        ("-n1", ["0 mock1 0"]),
+        ("--ntasks-per-node=2", ["0 mock1 0", "1 mock1 1", "2 mock2 0", "3 mock2 1"]),
+    ],
+)
+def test_where_tasks_go(mock, options, ranks):
+    job = mock.submit(f"srun {options} bash -c 'echo $SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID' | sort > ranks", "-N2")
+    mock.until_word(job, "COMPLETED")
+    assert mock.read("ranks").splitlines() == ranks
+
+
+def test_a_log_is_appended_to_by_steps_where_the_job_asked_for_it(mock):
+    (mock.folder / "log").write_text("old\n")
+    job = mock.submit("srun -n1 -o log echo new", "--open-mode=append")
+    mock.until_word(job, "COMPLETED")
+    assert mock.read("log") == "old\nnew\n"
