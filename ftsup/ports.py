@@ -16,7 +16,7 @@ import msgspec
 
 
 class JobState(Enum):
-    """Base state of a job, Slurm's own words. COMPLETING is a flag beside it: `Job.completing`."""
+    """Base state of a job, Slurm's own words. COMPLETING is `Job.completing`, beside UNKNOWN."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -33,7 +33,7 @@ class JobState(Enum):
     GONE = "GONE"
     """Slurm answered, and does not know the job (any more): never said of a look-up that failed."""
     UNKNOWN = "UNKNOWN"
-    """Slurm answered a word that we do not know."""
+    """Slurm answered a word that we do not know, or COMPLETING, which hides whether the job ends or is being requeued."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,9 @@ class Slurm(Protocol):
         """Release a held job."""
 
     def start_now(self, job_id: str) -> None:
-        """StartTime=now for a pending job (the BeginTime wait after a requeue)."""
+        """End the BeginTime wait of a requeued job that is pending: it starts in a few seconds. Not with `now`: a node that ended
+        the job in this very second would refuse it, and it would be FAILED for good. Refused while it is COMPLETING.
+        """
 
 
 class Clock(Protocol):

@@ -22,6 +22,10 @@ T = TypeVar("T")
 DEADLINE_S = 30.0
 """A controller that is away costs a command 9 to 18 s before it says so itself, in words better than ours."""
 
+SOON_S = 3
+"""What `start_now` waits. A node that ended a job refuses whatever was signed in or before that second by its own clock; a job
+that starts at once on a node where it was just ended is FAILED for good (seen: "Job credential revoked")."""
+
 SCRUBBED = ("SBATCH_", "SLURM_", "SRUN_")
 """They override what the script says; some leak from a surrounding job."""
 KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}
@@ -131,8 +135,10 @@ class Commands:
         self._scontrol("release", _check_id(job_id))
 
     def start_now(self, job_id: str) -> None:
-        """Refused unless it is pending. While it is COMPLETING Slurm takes it and forgets it again."""
-        self._scontrol("update", f"JobId={_check_id(job_id)}", "StartTime=now")
+        """Refused unless it is pending: set while it is COMPLETING, the time could come in the second in which it ends."""
+        if self.show(job_id).completing:
+            raise Refused(f"job {job_id} is still ending on its nodes", hint="ask again once it is PENDING")
+        self._scontrol("update", f"JobId={job_id}", f"StartTime=now+{SOON_S}")
 
     def _scontrol(self, *words: str, fine: re.Pattern[str] | None = None) -> proc.Done:
         return self._call(["scontrol", *words], env={**self._environ, "SLURM_TIME_FORMAT": "%s"}, fine=fine)

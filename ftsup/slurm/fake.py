@@ -18,14 +18,14 @@ from pathlib import Path
 
 from ftsup.errors import Refused, Unavailable
 from ftsup.ports import Job, JobState, Node, NodeState
-from ftsup.slurm.commands import scrubbed
+from ftsup.slurm.commands import SOON_S, scrubbed
 from ftsup.slurm.hostlist import compress, expand
 from ftsup.slurm.jobs import duration_s
 
 FINISHED = frozenset(JobState) - {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN, JobState.GONE}
-_LETTERS = {"N": "nodes", "J": "job-name", "t": "time", "x": "exclude", "H": "hold", "p": "partition"}
+_LETTERS = {"N": "nodes", "J": "job-name", "t": "time", "x": "exclude", "H": "hold", "p": "partition", "w": "nodelist"}
 _FLAGS = {"hold", "requeue", "no-requeue"}
-_NAMES = {"nodes", "job-name", "time", "exclude", "partition", *_FLAGS}
+_NAMES = {"nodes", "job-name", "time", "exclude", "partition", "nodelist", *_FLAGS}
 
 
 @dataclass(kw_only=True)
@@ -40,6 +40,7 @@ class Record:
     eligible_s: float
     env: dict[str, str]
     excluded: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
     state: JobState = JobState.PENDING
     held: bool = False
     restarts: int = 0
@@ -135,6 +136,7 @@ class FakeSlurm:
             requeueable="no-requeue" not in options,
             held="hold" in options,
             excluded=excluded,
+            wanted=expand(options.get("nodelist", "")),
             eligible_s=self.now_s + self.start_delay_s,
             env=scrubbed(env or {}),
         )
@@ -223,8 +225,11 @@ class FakeSlurm:
         record.held = False
 
     def start_now(self, job_id: str) -> None:
-        """Taken while COMPLETING, and forgotten again."""
-        self._pending(job_id).eligible_s = self.now_s
+        """Refused while COMPLETING."""
+        record = self._pending(job_id)
+        if record.completing:
+            raise Refused(f"job {job_id} is still ending on its nodes")
+        record.eligible_s = self.now_s + SOON_S
 
     # How it works.
 
@@ -281,7 +286,8 @@ class FakeSlurm:
 
     def _start(self, record: Record) -> None:
         free = [name for name in self.names if name not in record.excluded and self._node(name).state is NodeState.UP]
-        if len(free) >= record.num_nodes:
+        free.sort(key=lambda name: name not in record.wanted)
+        if len(free) >= record.num_nodes and set(record.wanted) <= set(free):
             record.state, record.nodes, record.started_s = JobState.RUNNING, tuple(free[: record.num_nodes]), self.now_s
             record.exit_code, record.exit_signal = 0, None
 

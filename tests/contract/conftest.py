@@ -26,7 +26,7 @@ CLUSTERS = {
 def _mock(folder, proctrack: str):
     """A mock with short waits and short minutes."""
     yield mockslurm.create(
-        folder, nodes=4, prefix="n", proctrack=proctrack, kill_wait_s=3, begin_wait_s=4, limit_unit_s=1, signal_early_s=0, away_delay_s=1
+        folder, nodes=4, prefix="n", proctrack=proctrack, kill_wait_s=3, begin_wait_s=9, limit_unit_s=1, signal_early_s=0, away_delay_s=1
     )
     assert mockslurm.stop(folder)
 

@@ -13,7 +13,7 @@ from ftsup.errors import Unavailable
 from ftsup.ports import JobState
 from ftsup.slurm.commands import Commands
 from ftsup.slurm.hostlist import compress, expand
-from tests.contract.rigs import SRUN, completing, over, pending, running
+from tests.contract.rigs import SRUN, completing, over, pending
 
 
 def test_a_signal_to_the_steps_reaches_whom_the_tracking_knows(tracked):
@@ -59,8 +59,7 @@ until [ -e "end-$SLURM_JOB_ID" ]; do sleep 0.1; done
     live.slurm.requeue(job)
     live.until(job, pending)
     assert live.read("asked") == ["asked 0"]
-    live.slurm.start_now(job)
-    live.until(job, running)
+    live.again(job)
     live.wait_for(lambda: len(live.read("ran")) == 2)
     (first, count), (second, again) = (line.split() for line in live.read("ran"))
     assert (count, again) == ("unset", "1")
@@ -89,8 +88,7 @@ def test_the_log_over_a_requeue(live, mode, kept):
     live.wait_for((live.folder / "there").exists)
     live.slurm.requeue(job)
     live.until(job, pending)
-    live.slurm.start_now(job)
-    live.until(job, running)
+    live.again(job)
     live.finish(job)
     live.until(job, over)
     assert [line for line in live.read(f"log-{job}") if line.startswith("run")] == kept

@@ -94,16 +94,27 @@ def test_a_requeue_counts_at_once_and_waits_for_its_begin_time(rig):
     now = rig.until(job, lambda one: pending(one) and one.reason == "BeginTime")
     assert (now.restarts, now.nodes, now.batch_host) == (1, (), "")
     assert now.starts_in_s is not None
-    assert 0 < now.starts_in_s <= 8
+    assert 0 < now.starts_in_s <= 10
     now = rig.until(job, running)
     assert (now.restarts, now.reason) == (1, "")
 
 
 def test_start_now_ends_the_wait(rig):
-    job = rig.requeued()
-    assert rig.slurm.show(job).starts_in_s > 1
+    job = rig.start()
+    rig.slurm.requeue(job)
+    now = rig.until(job, pending)
+    assert now.starts_in_s > 4
     rig.slurm.start_now(job)
-    rig.until(job, running, within_s=4)
+    assert rig.slurm.show(job).starts_in_s <= 3
+    rig.until(job, running)
+
+
+def test_start_now_is_in_time_on_the_very_node(rig):
+    """A node refuses for ever what starts in the second in which the job was ended there."""
+    job = rig.start("--nodelist=n2")
+    rig.slurm.requeue(job)
+    rig.until(job, pending)
+    assert rig.again(job).nodes == ("n2",)
 
 
 def test_start_now_is_refused_unless_it_waits(rig):
@@ -116,13 +127,13 @@ def test_start_now_is_refused_unless_it_waits(rig):
         rig.slurm.start_now(job)
 
 
-def test_start_now_while_completing_is_taken_and_forgotten(rig):
+def test_start_now_is_refused_while_the_job_completes(rig):
     job = rig.start()
     rig.slurm.requeue(job)
     rig.until(job, completing)
-    rig.slurm.start_now(job)
-    rig.until(job, pending)
-    assert rig.slurm.show(job).starts_in_s > 1
+    with pytest.raises(Refused):
+        rig.slurm.start_now(job)
+    assert rig.until(job, pending).starts_in_s > 4
 
 
 def test_requeue_of_a_waiting_job_changes_nothing(rig):
@@ -197,8 +208,7 @@ def test_avoid_is_taken_while_the_job_completes_and_kept(rig):
     rig.until(job, completing)
     rig.slurm.avoid(job, [first])
     rig.until(job, pending)
-    rig.slurm.start_now(job)
-    now = rig.until(job, running)
+    now = rig.again(job)
     assert set(now.excluded) == {first, "n4"}
     assert first not in now.nodes
 
@@ -234,8 +244,7 @@ def test_a_job_that_was_held_after_its_requeue_stays(rig):
     with pytest.raises(AssertionError, match="not running"):
         rig.until(job, running, within_s=2)
     rig.slurm.release(job)
-    rig.slurm.start_now(job)
-    rig.until(job, running)
+    rig.again(job)
 
 
 def test_nodes_are_listed_by_name_and_all(rig):

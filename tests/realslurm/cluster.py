@@ -225,7 +225,7 @@ def _write_configuration(folder: Path, proctrack: str) -> Path:
         "AccountingStorageType=accounting_storage/none",
         "SlurmdTimeout=20",
         f"KillWait={KILL_WAIT_S}",
-        "MinJobAge=120",
+        "MinJobAge=900",
         "SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=1",
         # Job ids of two clusters on one machine must differ: both trackings use cgroups named by job id.
         f"FirstJobId={1000 + ports[0] * 10}",

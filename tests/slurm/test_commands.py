@@ -177,6 +177,15 @@ def test_avoid_believes_what_it_reads_back():
         slurm.avoid("366903", ["n3"])
 
 
+def test_start_now_waits_for_the_end_and_never_says_now():
+    completing = (TEXTS / "job-completing.txt").read_text()
+    runner, slurm = asked({"out": completing}, {"out": RUNNING}, {})
+    with pytest.raises(Refused, match="hint: ask again"):
+        slurm.start_now("366903")
+    slurm.start_now("366903")
+    assert runner.calls[2] == ("scontrol", "update", "JobId=366903", "StartTime=now+3")
+
+
 def test_nodes_are_asked_for_in_one_argument():
     runner, slurm = asked({"out": (TEXTS / "nodes.txt").read_text()})
     assert len(slurm.nodes(["n1", "n2", "n3", "n4"])) == 4
