@@ -123,6 +123,12 @@ def test_a_better_best_step_starts_that_count_again_also_on_another_host(world):
     assert (world.run.root / "bash-requeues").read_text() == "1 41\n"
 
 
+def test_a_leader_that_says_nothing_at_all_is_no_progress(world):
+    (world.run.root / "bash-requeues").write_text("3 40\n")
+    world.job(DIE)
+    assert (world.run.root / "bash-requeues").read_text() == "4 40\n"
+
+
 def test_what_cannot_be_counted_is_not_requeued(world):
     (world.run.root / "bash-requeues").mkdir()
     assert world.job(DIE) == 1
