@@ -141,7 +141,7 @@ class Demo:
 
     def _undisturbed(self) -> str:
         """Train once without ftsup and without faults; the digest of the weights."""
-        self._say("first an undisturbed run, by plain torchrun: its weights are what the other run must end with")
+        self._say("first an undisturbed run by plain torchrun, to compare the weights with")
         place = self._training_folder("undisturbed")
         launch = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(self._ranks)]
         environ = {**scrubbed(os.environ), **self._config.env, places.MARK: self._reference_mark()}
@@ -264,9 +264,7 @@ class Demo:
             self._console.print(f"final weights: {error.message}", style="bold red", markup=False)
             return False
         equal = ours == expected
-        text = (
-            f"equal bit for bit to those of the undisturbed run (sha256 {ours[:16]}...)" if equal else f"DIFFER: {ours} is not {expected}"
-        )
+        text = f"equal bit for bit to the undisturbed run's (sha256 {ours[:12]}...)" if equal else f"DIFFER: {ours} is not {expected}"
         self._console.print(f"final weights: {text}", style="bold green" if equal else "bold red", soft_wrap=True, markup=False)
         return equal
 

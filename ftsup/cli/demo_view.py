@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ftsup.cli.demo_faults import Seat, Struck, answer
+from ftsup.events import How
 from ftsup.policy.judge import HANGS
 from ftsup.report.story import Incident, Story, between_s
 from ftsup.report.words import one_line, short_time
@@ -49,10 +50,12 @@ def news(before: Story, after: Story) -> list[str]:
 
 
 def _first_sight(incident: Incident) -> str:
-    """What is sure at once. Of a hang only that it is one: all ranks stand still, and the evidence tells who began."""
-    if incident.root is None or incident.root.how not in HANGS:
+    """What is sure at once: that there is a fault. Who began it is known when the evidence is there."""
+    if incident.root is None:
         return incident.fault
-    return f"no rank moves any more, at step {incident.at_step}"
+    what = {How.PEER: "ranks lost a peer"} | dict.fromkeys(HANGS, "no rank moves any more")
+    at = "" if incident.at_step is None else f", at step {incident.at_step}"
+    return what[incident.root.how] + at if incident.root.how in what else incident.fault
 
 
 def _ordinal(number: int) -> str:
@@ -92,12 +95,11 @@ class View:
             self._live.stop()
             self._console.print(self._title, style="bold", highlight=False)
             for line in self._said:
-                self._console.print(line)
+                self._console.print(Text("\n").join(_hanging(line, self._console)))
 
     def say(self, text: str, *, at_s: float, style: str = "") -> None:
         """Something happened."""
         line = Text.assemble((f"{_clock(at_s)}  ", "dim"), (one_line(text, width=400), style or _style(text)))
-        line.overflow, line.no_wrap = "fold", False
         self._said.append(line)
         if self._live is None:
             self._console.print(line.plain, soft_wrap=True, highlight=False, markup=False)
@@ -126,17 +128,23 @@ class View:
         bar.add_row(
             f"step {scene.step:4d} of {scene.steps}",
             ProgressBar(total=scene.steps, completed=scene.step, width=max(20, width - 44)),
-            Text(_saved(scene.story), style="dim"),
+            Text(f"attempt {scene.story.epoch}" if scene.story.epoch else "", style="dim"),
         )
         seats = [*_rank_lines(scene)]
         room = max(3, self._console.height - len(seats) - 7)
-        tail = [wrapped for line in self._said[-room:] for wrapped in line.wrap(self._console, width)][-room:]
+        tail = [wrapped for line in self._said[-room:] for wrapped in _hanging(line, self._console)][-room:]
         return Group(head, Text(one_line(scene.act, width=width), style="cyan"), bar, *seats, Text(""), *tail)
 
 
-def _saved(story: Story) -> str:
-    where = f"attempt {story.epoch}" if story.epoch else ""
-    return f"{where}  {story.stage.value}" if where else ""
+def _hanging(line: Text, console: Console) -> list[Text]:
+    """The line wrapped to the terminal, its text below itself."""
+    first, *rest = line.wrap(console, console.width)
+    if not rest:
+        return [first]
+    indent = len(line.plain) - len(line.plain.lstrip("0123456789: "))
+    clock, text = line.divide([indent])
+    wrapped = text.wrap(console, console.width - indent)
+    return [clock + wrapped[0], *(Text(" " * indent) + more for more in wrapped[1:])]
 
 
 def _rank_lines(scene: Scene) -> list[Text]:
@@ -164,7 +172,7 @@ def _clock(at_s: float) -> str:
 def table(story: Story, struck: tuple[Struck, ...]) -> Table:
     """The faults and what became of them. Times are measured from the strike itself, on this machine's wall clock."""
     rows = Table(box=box.HORIZONTALS, show_lines=True)
-    rows.add_column("fault", width=16)
+    rows.add_column("fault", width=17)
     for name in ("detected after", "back at work after", "steps replayed"):
         rows.add_column(name, justify="right", width=8)
     rows.add_column("the verdict")
