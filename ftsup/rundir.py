@@ -10,6 +10,8 @@ by `share: group`); keys, `env.json` and requests are always 0600/0700.
     RUN/jobs                 job ids, one a line             RUN/logs/<epoch>/<node>.log
     RUN/keys/                0700, the link's keys           RUN/incidents/<n>/incident.json, <node>/...
     RUN/worker/ftsup_worker/ what the ranks import           RUN/slurm-<job>.out  the batch script's own output
+    RUN/git/<grant>.json     which code ran                  RUN/cancelled        it never comes back
+    RUN/cluster.json         which Slurm                     RUN/bash-requeues    counted by the batch script
 """
 
 from __future__ import annotations

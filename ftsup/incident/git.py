@@ -46,6 +46,18 @@ def change(old: Code, new: Code) -> str:
     return "the code changed: the same commit, other local changes" if old != new else ""
 
 
+def record(folder: Path, *, record_dir: Path, grant: int) -> str:
+    """Write which code this grant runs beside those before it (`submit.json`, `1.json`, ...); what changed since the last, as a sentence."""
+    now = look(folder)
+    if now is None:
+        return ""
+    record_dir.mkdir(mode=0o700, exist_ok=True)
+    earlier = [record_dir / f"{number}.json" for number in range(grant - 1, 0, -1)] + [record_dir / "submit.json"]
+    found = next((path for path in earlier if path.exists()), None)
+    (record_dir / f"{grant}.json").write_bytes(msgspec.json.encode(now))
+    return change(msgspec.json.decode(found.read_bytes(), type=Code), now) if found else ""
+
+
 def _git(folder: Path, *words: str) -> str | None:
     """Without locks, prompts or the user's pager."""
     done = proc.run(["git", "--no-optional-locks", "-C", str(folder), *words], deadline_s=DEADLINE_S)

@@ -115,6 +115,7 @@ class Lead:
         grant = self.grant
         write_private(self.local / f"port.{grant.restarts}", str(self.link.port).encode())
         self._ask_config()
+        self._record_code()
         started = ev.LeaderStarted(
             job=grant.job,
             restarts=grant.restarts,
@@ -313,6 +314,17 @@ class Lead:
             return []
 
         self._slurm("config", self.clock.now(), said)
+
+    def _record_code(self) -> None:
+        """Which code this grant runs; a change since the last one is said."""
+
+        def recorded(done: proc.Done) -> list[LeaderEvent]:
+            return [ev.Noted(text=done.out.strip())] if done.ok and done.out.strip() else []
+
+        grant = self.state.epoch.grant + (0 if self.state.job == self.grant.job and self.state.restarts == self.grant.restarts else 1)
+        job = {"folder": self.config.workdir, "record_dir": str(self.run_dir.root / "git"), "grant": grant}
+        argv = [sys.executable, "-m", "ftsup.incident", "code", msgspec.json.encode(job).decode()]
+        self.calls.start(argv, now=self.clock.now(), limit_s=60.0, then=recorded, cwd=self.run_dir.root)
 
     def _ask_slurm(self, _order: ev.AskSlurm, now: float) -> None:
         def said(job: Job) -> list[LeaderEvent]:

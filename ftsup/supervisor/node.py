@@ -292,7 +292,7 @@ class NodeSupervisor:
             found = tuple(msgspec.json.decode(done.out, type=list[Fault]))
             return [machine.Gathered(t=now, incident=act.incident, faults=found)]
 
-        argv = [sys.executable, "-m", "ftsup.incident", msgspec.json.encode(job).decode()]
+        argv = [sys.executable, "-m", "ftsup.incident", "collect", msgspec.json.encode(job).decode()]
         self.calls.start(argv, now=now, limit_s=act.limit_s, then=done, cwd=self.run_dir.root)
 
     def _end_child(self, act: machine.EndChild, now: float) -> None:
