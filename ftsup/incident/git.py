@@ -47,7 +47,7 @@ def change(old: Code, new: Code) -> str:
 
 
 def record(folder: Path, *, record_dir: Path, grant: int) -> str:
-    """Write which code this grant runs beside those before it (`submit.json`, `1.json`, ...); what changed since the last, as a sentence."""
+    """Write which code this grant runs beside those before it (`submit.json`, `1.json`, ...); what changed since."""
     now = look(folder)
     if now is None:
         return ""

@@ -50,8 +50,8 @@ def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
 
 def next_deadline(state: State) -> float | None:
     """When the machine wants to be woken, if nothing happens."""
-    ends = state.end_t if state.stage in ending.BEFORE_END else None
-    times = [t for t in (state.deadline_t, ends) if t is not None]
+    ends = (state.end_t, state.ask_t) if state.stage in ending.BEFORE_END else ()
+    times = [t for t in (state.deadline_t, *ends) if t is not None]
     return min(times) if times and state.stage is not Stage.OVER else None
 
 
@@ -166,12 +166,14 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
         path=state.path,
     )
     state, orders = enter(state, Stage.GATHER, event.t, rules, waiting=event.nodes)
-    return state, (*orders, ev.AskSlurm())
+    return replace(state, ask_t=event.t + rules.ask_s), (*orders, ev.AskSlurm())
 
 
 def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
     if state.end_t is not None and event.t >= state.end_t and state.stage in ending.BEFORE_END:
         return ending.due(state, event.t, rules)
+    if state.ask_t is not None and event.t >= state.ask_t and state.stage in ending.BEFORE_END:
+        return replace(state, ask_t=event.t + rules.ask_s), (ev.AskSlurm(),)
     if state.deadline_t is None or event.t < state.deadline_t:
         return state, ()
     state = replace(state, deadline_t=None)

@@ -123,7 +123,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     pick_s: float = 300.0
     late_s: float = 5.0
     beats_s: float = 60.0
-    ask_s: float = 60.0
+    ask_s: float = 300.0
     warning_s: float = 120.0
     kill_wait_s: float = 30.0
     kill_margin_s: float = 2.0

@@ -92,6 +92,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """What ends this grant, or ended the run."""
     end_t: float | None = None
     """When we must ask for the requeue, so that it comes before the time limit."""
+    ask_t: float | None = None
+    """When Slurm is asked again how long we have: an admin may move the limit either way."""
     end_checked: bool = False
     """Slurm was asked once more about the end, and `end_t` is due."""
     kill_wait_s: float | None = None

@@ -73,8 +73,7 @@ class Lead:
         self.rules: Rules = config.rules()
         self.local = LocalDir(config.local_base(grant.environ), run.id, grant.job, "leader").root
         self.local.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.state, last = self._replay()
-        self.log = eventlog.Log(self.local / "events.jsonl", next_n=last + 1)
+        self.log, self.state = self._resume()
         self.mirrored = 0
         self.mirror_asked = False
         self.unwritten: list[Line] = []
@@ -94,16 +93,15 @@ class Lead:
 
     # Beginning ------------------------------------------------------------------------------------------------------------
 
-    def _replay(self) -> tuple[State, int]:
-        """The memory of the run: the log that has more of it, our local one or the mirror."""
-        logs = [eventlog.read(path) for path in (self.local / "events.jsonl", self.run_dir.events)]
-        lines, notes = max(logs, key=lambda log: log[0][-1].n if log[0] else 0)
+    def _resume(self) -> tuple[eventlog.Log, State]:
+        """The memory of the run, and the log in which it goes on."""
+        log, lines, notes = eventlog.resume(self.local / "events.jsonl", self.run_dir.events)
         for note in notes:
             say(note)
         state = State()
         for line in lines:
             state = step(state, line.event, self.rules).state
-        return state, lines[-1].n if lines else 0
+        return log, state
 
     def _port(self) -> int:
         """The port of our predecessor in this grant, which the nodes know; else any."""
@@ -164,6 +162,8 @@ class Lead:
     def _take(self, events: list[LeaderEvent], now: float) -> None:
         """Step events through the machine, log them, act."""
         for event in events:
+            if isinstance(event, ev.Noted):
+                say(f"{event.node}: {event.text}" if event.node else event.text)
             out = step(self.state, event, self.rules)
             if isinstance(event, ev.Tick) and out.state == self.state and not out.orders:
                 continue

@@ -337,3 +337,11 @@ def test_step_that_ends_before_any_hello_is_said_with_its_words() -> None:
     root_fault = world.roots()[0]
     assert root_fault.how is How.HELLO
     assert "Unable to create step" in root_fault.error
+
+
+def test_an_admin_who_shortens_the_limit_is_followed() -> None:
+    world = World(steps=2000).start()
+    world.limit_t = world.t + 5000
+    world.at(100, lambda: setattr(world, "limit_t", world.t + 400)).run(until=lambda: bool(world.requeues), limit_s=600)
+    assert world.limit_t is not None
+    assert world.t < world.limit_t
