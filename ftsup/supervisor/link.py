@@ -420,6 +420,8 @@ class NodeLink:
         self._lines: list[_Line] = []
         self._chosen: _Line | None = None
         self._leader = ""
+        self._full = False
+        """The connection takes nothing now: tried again with the next `receive`."""
         self._inbox_of = ""
         self._heard_at = now
         self._sent_at = -1e9
@@ -465,6 +467,7 @@ class NodeLink:
     def receive(self, now: float) -> list[NodeOrder]:
         """New orders; also says hello, repeats what was not acknowledged, and sends the sign of life."""
         orders: list[NodeOrder] = []
+        self._full = False
         for line in list(self._lines):
             for _ in range(_PER_CALL):
                 if line.socket.closed:  # another line was chosen
@@ -523,13 +526,14 @@ class NodeLink:
                 line.hello_at = now
 
     def _speak(self, now: float, *, counters: tuple[Counter, ...] | None = None) -> None:
-        if not (self._chosen and self._leader):
+        if self._full or not (self._chosen and self._leader):
             return
         batch = self._outbox.batch(now)
         if not batch.items and counters is None and now - self._sent_at < TICK_S:
             return
         report = wire.Report(leader=self._leader, ack=self._inbox.last or 0, events=batch, counters=counters)
-        if self._chosen.put(report):
+        self._full = not self._chosen.put(report)
+        if not self._full:
             self._outbox.sent(batch, now)
             self._sent_at = now
 

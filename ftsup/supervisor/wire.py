@@ -115,12 +115,15 @@ class Outbox:
         """What is to be sent now: what is new, or everything once the answer takes too long. Maybe empty."""
         if self._kept and self._sent >= self._kept[0][0] and now - self._sent_at >= RESEND_S:
             self._sent = 0
-        prev, size = 0, 0
+        prev, unsent = 0, []
+        for kept in reversed(self._kept):
+            if kept[0] <= self._sent:
+                prev = kept[0]
+                break
+            unsent.append(kept)
+        size = 0
         items: list[tuple[int, msgspec.Raw]] = []
-        for number, raw, _ in self._kept:
-            if number <= self._sent:
-                prev = number
-                continue
+        for number, raw, _ in reversed(unsent):
             size += len(raw)
             if items and size > BATCH_CAP:
                 break

@@ -108,9 +108,9 @@ def test_keys_are_ours_alone_and_never_made_twice(tmp_path, keys):
 
 def test_a_node_says_hello_reports_and_is_ordered(table):
     leader = table.lead()
-    node = table.node(gpus=8)
+    node = table.node(version="0.1")
     table.until(lambda: table.events(NodeUp))
-    assert table.heard == [("n1", NodeUp(node="n1", instance="i1", gpus=8))]
+    assert table.heard == [("n1", NodeUp(node="n1", instance="i1", version="0.1"))]
     node.report([Warned(node="n1"), Noted(text="x")], table.now)
     table.until(lambda: len(table.heard) == 3)
     assert table.heard[1:] == [("n1", Warned(node="n1")), ("n1", Noted(text="x"))]
