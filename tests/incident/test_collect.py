@@ -1,0 +1,136 @@
+"""Evidence of real ranks: the shim without torch, so that each starts in a moment. Waiting is polling, bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from ftsup.events import Fault, How
+from ftsup.incident.collect import Job, collect
+from ftsup.monitors import procs
+from ftsup.supervisor.clock import BootClock
+from ftsup.worker import beatfile, places
+
+pytestmark = pytest.mark.e2e
+
+SCRIPT = """
+import sys, time
+def stand_still():
+    print("here", flush=True)
+    time.sleep(600)
+if sys.argv[1] == "fail":
+    raise ValueError("no such thing")
+stand_still()
+"""
+
+
+class Node:
+    def __init__(self, folder):
+        self.beats, self.out, self.folder = folder / "beats", folder / "out", folder / "incident"
+        self.beats.mkdir()
+        self.out.mkdir()
+        self.script = folder / "train.py"
+        self.script.write_text(SCRIPT)
+        self.ranks = {}
+
+    def start(self, rank, *words):
+        beatfile.create(places.beat_path(self.beats, rank))
+        env = {**os.environ, places.BEATS: str(self.beats), places.OUT_DIR: str(self.out), "RANK": str(rank)}
+        argv = [sys.executable, "-m", "ftsup.worker", str(self.script), *words]
+        self.ranks[rank] = subprocess.Popen(argv, env=env)
+        return self.ranks[rank]
+
+    def until(self, ready):
+        clock = BootClock()
+        end = clock.now() + 20
+        while not ready():
+            assert clock.now() < end
+            select.select([], [], [], 0.02)
+
+    def said(self, rank):
+        path = places.out_path(self.out, rank)
+        return path.exists() and "here" in path.read_text()
+
+    def job(self):
+        return Job(node="n1", epoch="1.1", beats=str(self.beats), out=str(self.out), folder=str(self.folder))
+
+
+@pytest.fixture
+def node(tmp_path):
+    node = Node(tmp_path)
+    yield node
+    for process in node.ranks.values():
+        process.kill()
+        process.wait()
+
+
+def test_a_rank_that_stands_still_is_shown_with_its_line_and_lives_on(node):
+    still = node.start(0, "wait")
+    node.until(lambda: node.said(0))
+    assert collect(node.job()) == [Fault(how=How.QUIET, node="n1", rank=0, phase="start", where="train.py:5 in stand_still")]
+    assert "stand_still" in (node.folder / "stacks.0.txt").read_text()
+    assert (node.folder / "log.0.txt").read_text() == "here\n"
+    assert "State:" in (node.folder / "status.0.txt").read_text()
+    assert still.poll() is None
+
+
+def test_the_same_rank_can_be_asked_twice_and_only_the_new_stack_is_told(node):
+    node.start(0, "wait")
+    node.until(lambda: node.said(0))
+    collect(node.job())
+    collect(node.job())
+    assert (node.folder / "stacks.0.txt").read_text().count("in stand_still") == 1
+
+
+def test_a_failed_rank_is_told_by_its_own_record(node):
+    node.start(1, "fail").wait(20)
+    (fault,) = collect(node.job())
+    assert (fault.how, fault.rank, fault.error) == (How.EXCEPTION, 1, "ValueError: no such thing")
+    assert "no such thing" in json.loads((node.folder / "exit.1.json").read_text())["message"]
+
+
+def test_a_stopped_rank_and_one_without_a_handler_are_left_alone_and_said(node):
+    stopped = node.start(0, "wait")
+    node.until(lambda: node.said(0))
+    os.kill(stopped.pid, signal.SIGSTOP)
+    node.until(lambda: procs.look(stopped.pid).state is procs.State.STOPPED)
+    node.ranks[1] = bare = subprocess.Popen(["sleep", "600"])
+    beatfile.create(places.beat_path(node.beats, 1))
+    beatfile.Writer().attach(places.beat_path(node.beats, 1), pid=bare.pid, started=procs.look(bare.pid).started)
+    assert collect(node.job()) == []
+    told = json.loads((node.folder / "node.json").read_text())
+    assert told["missing"] == [
+        "no stack of rank 0: its process is stopped",
+        "no stack of rank 1: it has no handler for it yet",
+    ]
+    assert bare.poll() is None
+
+
+def test_nothing_there_is_evidence_as_well(node):
+    assert collect(node.job()) == []
+    told = json.loads((node.folder / "node.json").read_text())
+    assert told["ranks"] == []
+    assert told["facts"]["/proc/loadavg"]
+
+
+def test_it_is_a_program_that_prints_its_faults(node):
+    node.start(0, "fail").wait(20)
+    job = msgspec.json.encode(node.job()).decode()
+    done = subprocess.run([sys.executable, "-m", "ftsup.incident", "collect", job], capture_output=True, check=True, timeout=30)
+    assert msgspec.json.decode(done.stdout, type=list[Fault])[0].error == "ValueError: no such thing"
+
+
+def test_long_output_is_cut_to_its_end(node):
+    node.start(0, "fail").wait(20)
+    (node.out / "torchrun.err").write_text("x" * 1_000_000 + "the end")
+    collect(node.job())
+    text = (node.folder / "torchrun.err.txt").read_text()
+    assert len(text) == 64 * 1024
+    assert text.endswith("the end")
