@@ -22,8 +22,15 @@ class Away(Exception):
 
 @contextlib.contextmanager
 def controller(store: Store) -> Iterator[tuple[World, float]]:
-    """The world and the time, for one request. Raises Away. Afterwards waiting jobs are scheduled and runners woken."""
+    """The world and the time, for one request of a command. Raises Away."""
     _reach(store)
+    with changing(store) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def changing(store: Store) -> Iterator[tuple[World, float]]:
+    """The same whether the controller answers or not. Afterwards waiting jobs are scheduled and runners woken."""
     woken: list[int] = []
     with store.change() as world:
         now = time.time()

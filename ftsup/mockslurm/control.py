@@ -12,7 +12,7 @@ import msgspec
 
 from ftsup.errors import ConfigError
 from ftsup.mockslurm import processes, recovery, rules, show
-from ftsup.mockslurm.client import controller
+from ftsup.mockslurm.client import changing
 from ftsup.mockslurm.main import write_programs
 from ftsup.mockslurm.model import Faults, NodeRec, Settings
 from ftsup.mockslurm.store import Store
@@ -82,7 +82,7 @@ def refuse_requeues(state_dir: Path, *, count: int) -> None:
 def node_down(state_dir: Path, name: str, *, reason: str = "Not responding") -> None:
     """Lose a node with everything that runs on it."""
     store = _there(state_dir)
-    with controller(store) as (world, now):
+    with changing(store) as (world, now):
         if name not in world.nodes:
             raise ConfigError(f"mock Slurm: no node {name}", hint=f"its nodes: {', '.join(world.nodes)}")
         rules.node_down(world, world.nodes[name], reason=reason, now=now)
@@ -91,7 +91,7 @@ def node_down(state_dir: Path, name: str, *, reason: str = "Not responding") -> 
 def node_up(state_dir: Path, name: str) -> None:
     """The node is back."""
     store = _there(state_dir)
-    with controller(store) as (world, _):
+    with changing(store) as (world, _):
         if name not in world.nodes:
             raise ConfigError(f"mock Slurm: no node {name}", hint=f"its nodes: {', '.join(world.nodes)}")
         world.nodes[name] = NodeRec(name=name)
