@@ -126,6 +126,7 @@ class LeaderLink:
         self._waiting: dict[str, Outbox] = {}
         self._by_identity: dict[bytes, _Peer] = {}
         self._seen = dict(seen or {})
+        self._looked_at = -1e9
         self._port = port
         self._allowed = z85.decode(keys.node_public)
         self._context = zmq.Context()
@@ -203,10 +204,11 @@ class LeaderLink:
             if peer is not None:
                 owed[peer.node] = peer
         self._serve_zap()
-        for peer in self._peers.values():
-            due = peer.outbox.due_at()
-            if peer.node in owed or (due is not None and due <= now):
-                self._tell(peer, now)
+        if now - self._looked_at >= TICK_S:  # not with every message: there may be a thousand nodes
+            self._looked_at = now
+            owed |= {peer.node: peer for peer in self._peers.values() if (due := peer.outbox.due_at()) is not None and due <= now}
+        for peer in owed.values():
+            self._tell(peer, now)
         return found
 
     def send(self, node: str, orders: Sequence[NodeOrder], now: float) -> None:
