@@ -364,6 +364,8 @@ class NodeSupervisor:
             self._sweep()
         while not self._may_go():
             self._turn(self.loop.wait(self._sources(), until_t=self._until()))
+        if not self.place.held and self.state.stage is Stage.IDLE:
+            self._forget_places()
         self.calls.end()
         self.link.close()
         self.clerk.close()
@@ -375,6 +377,15 @@ class NodeSupervisor:
         while not sweep.over:
             now = self.loop.wait(sweep.fds(), until_t=sweep.due_at()).now
             sweep.poll(now)
+        self._forget_places()
+
+    def _forget_places(self) -> None:
+        """Node-local memory is not ours to fill: what earlier attempts of this job left, and folders that are empty now."""
+        node = self._beats().parent
+        children.clean([node])
+        for folder in (node.parent, node.parent.parent):
+            with contextlib.suppress(OSError):  # another node of this machine, another job of this run
+                folder.rmdir()
 
     def _may_go(self) -> bool:
         if self.place.held:

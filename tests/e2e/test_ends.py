@@ -1,0 +1,43 @@
+"""Runs that are over: a bug in the script, an end that hangs, a stray requeue afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftsup import events as ev
+from ftsup.events import VerdictKind
+from ftsup.ports import JobState
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
+
+
+def test_same_traceback_twice_stops_and_says_so(site) -> None:
+    run = site.submit()
+    run.every(1, "raise")
+    assert run.until_over(state=JobState.FAILED, within_s=180).exit_code == 1
+    assert [incident.verdict.kind for incident in run.incidents()] == [VerdictKind.RESTART, VerdictKind.STOP]
+    decision = run.decision()
+    assert (decision["verdict"], decision["code"]) == ("stop", 1)
+    assert "the same error twice" in decision["reason"]
+    assert "ValueError: this batch is broken (train.py:" in run.output()
+    assert "in act" in run.output()
+    assert run.grants() == 1
+
+
+def test_finished_training_that_does_not_exit_is_finished_and_stays_so(site) -> None:
+    run = site.submit()
+    run.until_trains()
+    run.once(0, "thread at the end")
+    run.once(1, "atexit at the end")
+    run.until(lambda: not list((run.work / "control").glob("once.*")))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    (incident,) = run.incidents()
+    assert incident.verdict.kind is VerdictKind.FINISHED
+    assert run.launches() == [ev.Epoch(1, 1)]
+
+    site.run("scontrol", "requeue", run.job)
+    run.until(lambda: run.show().restarts == 1)
+    assert run.until_over().exit_code == 0
+    assert run.grants() == 2
+    assert run.launches() == [ev.Epoch(1, 1)]
