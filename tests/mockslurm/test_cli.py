@@ -36,16 +36,16 @@ def test_a_shell_gets_the_commands(call, tmp_path):
 
 def test_faults_and_settings_are_shown(call):
     call("env")
-    call("fault", "away", "60")
+    call("fault", "away", "3600")
     call("fault", "refuse-requeue", "2")
     call("fault", "node-up", "mock1")
     call("fault", "set", "begin_wait_s", "2")
     told = call("status")
-    assert "fault: the controller is away for 5" in told
+    assert "fault: the controller is away for 3" in told
     assert "fault: the next 2 requeues are refused" in told
     assert "begin_wait_s=2.0" in told
     call("stop")
-    assert "fault" not in call("status")
+    assert "fault: " not in call("status")
 
 
 def test_mistakes_are_told(call):
