@@ -26,7 +26,7 @@ CLUSTERS = {
 def _mock(folder, proctrack: str):
     """A mock with short waits and short minutes."""
     yield mockslurm.create(
-        folder, nodes=4, prefix="n", proctrack=proctrack, kill_wait_s=3, begin_wait_s=9, limit_unit_s=1, signal_early_s=0, away_delay_s=1
+        folder, nodes=4, prefix="n", proctrack=proctrack, kill_wait_s=5, begin_wait_s=9, limit_unit_s=1, signal_early_s=0, away_delay_s=1
     )
     assert mockslurm.stop(folder)
 
@@ -73,18 +73,11 @@ class Limits:
                 for who, option in (("steps", f"USR1@{rig.lead_s}"), ("batch", f"B:USR1@{rig.lead_s}"))
             }
 
-    def close(self) -> None:
-        for jobs in self.jobs.values():
-            for rig, _ in jobs.values():
-                rig.close()
-
 
 @pytest.fixture(scope="session")
 def limits():
-    """One for all tests."""
-    made = Limits()
-    yield made
-    made.close()
+    """One for all tests. Their worlds end them."""
+    return Limits()
 
 
 def open_rig(kind: str, request: pytest.FixtureRequest, folder):

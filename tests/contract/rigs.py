@@ -18,10 +18,12 @@ from ftsup.ports import Job, JobState
 from ftsup.slurm.commands import Commands, retried, scrubbed
 from ftsup.slurm.fake import FakeSlurm
 
-LINGER_S = 1.5
-"""How long a job of the suite takes to end after SIGTERM: COMPLETING can be seen, and is shorter than KillWait."""
+LINGER_S, SLOW_S = 1.0, 4.0
+"""How long a job of the suite takes to end after SIGTERM, and one called `slow`, in which a test acts while it is COMPLETING. Both
+are shorter than KillWait."""
+SLOW = "--job-name=slow"
 STAYS = f"""#!/bin/bash
-trap 'sleep {LINGER_S}; exit 0' TERM
+trap 'sleep {LINGER_S}; [ "$SLURM_JOB_NAME" = slow ] && sleep {SLOW_S - LINGER_S}; exit 0' TERM
 echo "started ${{SLURM_RESTART_COUNT-unset}}" >> "started-$SLURM_JOB_ID"
 until [ -e "end-$SLURM_JOB_ID" ]; do sleep 0.1; done
 exit "$(cat "end-$SLURM_JOB_ID")"
@@ -119,7 +121,7 @@ class FakeRig(Rig):
     """The fake: time passes at once."""
 
     def __init__(self, folder: Path) -> None:
-        self.fake = FakeSlurm(completing_s=LINGER_S, begin_wait_s=7)
+        self.fake = FakeSlurm(completing_s=SLOW_S, begin_wait_s=7)
         super().__init__(self.fake, folder)
 
     def pause(self) -> float:

@@ -7,7 +7,7 @@ import pytest
 from ftsup.errors import Refused
 from ftsup.ports import JobState, NodeState
 from ftsup.slurm import jobs
-from tests.contract.rigs import completing, over, pending, running
+from tests.contract.rigs import SLOW, completing, over, pending, running
 
 
 def test_a_job_runs_and_ends_with_zero(rig):
@@ -56,7 +56,7 @@ def test_a_job_is_cancelled_while_it_waits(rig):
 
 
 def test_a_job_is_cancelled_while_it_runs(rig):
-    job = rig.start()
+    job = rig.start(SLOW)
     rig.slurm.cancel(job)
     now = rig.until(job, completing)
     assert (now.state, now.restarts) == (JobState.UNKNOWN, 0)
@@ -64,7 +64,7 @@ def test_a_job_is_cancelled_while_it_runs(rig):
 
 
 def test_a_job_is_cancelled_while_it_completes_for_a_requeue(rig):
-    job = rig.start()
+    job = rig.start(SLOW)
     rig.slurm.requeue(job)
     rig.until(job, completing)
     rig.slurm.cancel(job)
@@ -87,7 +87,7 @@ def test_cancel_of_a_finished_job_changes_nothing(rig):
 
 
 def test_a_requeue_counts_at_once_and_waits_for_its_begin_time(rig):
-    job = rig.start()
+    job = rig.start(SLOW)
     rig.slurm.requeue(job)
     now = rig.until(job, completing)
     assert (now.state, now.restarts) == (JobState.UNKNOWN, 1)
@@ -128,7 +128,7 @@ def test_start_now_is_refused_unless_it_waits(rig):
 
 
 def test_start_now_is_refused_while_the_job_completes(rig):
-    job = rig.start()
+    job = rig.start(SLOW)
     rig.slurm.requeue(job)
     rig.until(job, completing)
     with pytest.raises(Refused):
@@ -153,7 +153,7 @@ def test_requeue_never_brings_back_a_finished_job(rig):
 
 
 def test_requeue_never_brings_back_a_cancelled_job(rig):
-    job = rig.start()
+    job = rig.start(SLOW)
     rig.slurm.cancel(job)
     rig.until(job, completing)
     rig.slurm.requeue(job)
@@ -187,7 +187,7 @@ def test_a_finished_job_cannot_avoid_nodes(rig):
 
 
 def test_a_cancelled_job_cannot_avoid_nodes_while_it_completes(rig):
-    job = rig.start()
+    job = rig.start(SLOW)
     rig.slurm.cancel(job)
     rig.until(job, completing)
     with pytest.raises(Refused):
@@ -202,7 +202,7 @@ def test_avoid_merges_with_what_the_user_excluded(rig):
 
 
 def test_avoid_is_taken_while_the_job_completes_and_kept(rig):
-    job = rig.start("-N1", "--exclude=n4")
+    job = rig.start(SLOW, "-N1", "--exclude=n4")
     first = rig.slurm.show(job).nodes[0]
     rig.slurm.requeue(job)
     rig.until(job, completing)
