@@ -103,7 +103,8 @@ class NodeSupervisor:
 
     def _until(self) -> float | None:
         child_t = self.child.due_at() if self.child else None
-        return soonest(self.calls.deadline_t(), self.clerk.deadline_t(), child_t, self.leave_t, self.alone_t)
+        look_t = self.looked_t + self.config.waits.tick_s if self._looks() else None  # whatever else wakes us meanwhile
+        return soonest(self.calls.deadline_t(), self.clerk.deadline_t(), child_t, look_t, self.leave_t, self.alone_t)
 
     def _turn(self, turn: Turn) -> None:
         now = turn.now
@@ -135,9 +136,12 @@ class NodeSupervisor:
 
     # Sensing --------------------------------------------------------------------------------------------------------------
 
+    def _looks(self) -> bool:
+        return self.order is not None and self.state.stage is Stage.RUNNING
+
     def _look(self, now: float) -> None:
         """Once a tick, or at once when a rank has died: beats, processes, exit records."""
-        if self.order is None or self.state.stage is not Stage.RUNNING:
+        if not self._looks():
             return
         died = any(_readable(fd) for fd in self.pidfds.values())
         if not died and now - self.looked_t < self.config.waits.tick_s:
@@ -212,7 +216,7 @@ class NodeSupervisor:
             return ""
 
     def _counters(self) -> list[Counter]:
-        if self.order is None or self.state.stage is not Stage.RUNNING:
+        if not self._looks():
             return []
         return [
             Counter(rank, -1 if sight.step is None else sight.step, sight.beats, sight.activity, sight.phase.name.lower())

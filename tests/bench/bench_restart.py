@@ -7,6 +7,7 @@ pairs, or of `BENCH_PAIRS`. Held when a hang is found within one tick of its lim
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -97,7 +98,7 @@ def now() -> float:
 def from_stamps(struck_t: float, reached: Parts, begun_t: float) -> Parts:
     """How long each part took, from `begun_t` on; and all of it, from the strike."""
     times = [begun_t, *(reached[what] for what in STAMPS)]
-    parts = {name: after - before for name, before, after in zip(STAMPS.values(), times, times[1:], strict=False)}
+    parts = {name: after - before for name, (before, after) in zip(STAMPS.values(), itertools.pairwise(times), strict=True)}
     return parts | {"in all": reached["first step"] - struck_t}
 
 
@@ -110,7 +111,7 @@ def from_log(run: Run, struck_t: float, reached: Parts) -> Parts:
     names = ("detect", "evidence", "stop with proof", "decide, pick, prepare", "log safe, launch")
     kinds = ((ev.Stalled, ev.RankEnded), (ev.Collected,), (ev.AttemptOver,), (ev.Prepared,), (ev.Launched,))
     times = [struck_t, *(first(*kind) for kind in kinds)]
-    parts = dict(zip(names, (after - before for before, after in zip(times, times[1:], strict=False)), strict=True))
+    parts = dict(zip(names, (after - before for before, after in itertools.pairwise(times)), strict=True))
     return parts | from_stamps(struck_t, reached, times[-1])
 
 

@@ -29,7 +29,7 @@ def stamp(what: str, t: float | None = None) -> None:
 stamp("born", BORN)
 stamp("script")
 import argparse  # noqa: E402
-import datetime  # noqa: E402
+import datetime as dt  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -68,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     client = heart() if options.nvrx else None
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=10))
+    dist.init_process_group("gloo", timeout=dt.timedelta(minutes=10))
     stamp("group")
     model = DistributedDataParallel(torch.nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
