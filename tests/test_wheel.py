@@ -44,6 +44,7 @@ def test_template_and_type_marker_travel_in_it(clean: Path):
     (package,) = clean.glob("venv/lib/python*/site-packages/ftsup")
     assert (package / "sbatch_templates/job.sbatch.j2").read_text() == (ROOT / "sbatch_templates/job.sbatch.j2").read_text()
     assert (package / "py.typed").exists()
+    assert {path.name for path in (package / "configs").glob("*.*")} == {path.name for path in (ROOT / "configs").glob("*.*")}
 
 
 def test_nothing_else_travels_in_it(clean: Path):

@@ -22,25 +22,24 @@ from types import FrameType
 import click
 from rich.console import Console
 
-import ftsup
 from ftsup import eventlog, mockslurm, proc
 from ftsup.cli.demo_faults import Kind, Seat, Strike, Struck, choose, kill, missing, moment, ranks_now, slowest
+from ftsup.cli.demo_training import FILE, UNDISTURBED, read, sweep
 from ftsup.cli.demo_view import Scene, View, table
-from ftsup.config import Config, load
-from ftsup.errors import ConfigError, RunError, SlurmError
+from ftsup.errors import ConfigError, FtsupError, RunError, SlurmError
 from ftsup.monitors import procs
 from ftsup.ports import Job, JobState
 from ftsup.report.story import Story, tell
 from ftsup.report.words import short_time
 from ftsup.rundir import LocalDir, RunDir
-from ftsup.slurm.commands import Commands, scrubbed
-from ftsup.worker import places
+from ftsup.slurm.commands import Commands
 
 LIMIT_S = 480.0
 """The whole demo; on two cores it takes two to three minutes."""
 LOOK_S = 0.2
 ASK_S = 5.0
 """Between two questions to the mock Slurm: each is a process of its own."""
+WORK = "work"
 SETTLE_S = 20.0
 HELPER_S = 60.0
 KILL_WAIT_S = 5
@@ -62,15 +61,18 @@ def demo(seed: int | None, folder: Path | None, keep: bool) -> int:  # noqa: FBT
         raise ConfigError("the demo trains with PyTorch, which is not installed here", hint="pip install 'ftsup[train]', or `make demo`")
     seed = secrets.randbelow(1000) if seed is None else seed
     home = _home(folder)
-    good = False
+    stays = folder is not None or keep
     try:
-        show = Demo(home, seed=seed, console=Console(highlight=False))
-        good = show.run()
+        good = Demo(home, seed=seed, console=Console(highlight=False)).run()
+        stays = stays or not good
+    except FtsupError:
+        stays = True
+        raise
     finally:
-        if good and not (folder or keep):
-            shutil.rmtree(home, ignore_errors=True)
-        else:
+        if stays:
             click.echo(f"all of it lies in {home}", err=True)
+        else:
+            shutil.rmtree(home, ignore_errors=True)
     return 0 if good else 1
 
 
@@ -101,14 +103,10 @@ class Demo:
 
     def __init__(self, home: Path, *, seed: int, console: Console) -> None:
         self._home = home
-        self._file = Path(ftsup.__file__).parent / "configs" / "demo.yaml"
-        self._config: Config = load(self._file).config
-        self._steps = int(_option(self._config, "--steps"))
-        ranks = self._config.slurm.nodes * self._config.workers
-        self._plan = choose(seed, steps=self._steps, ranks=ranks)
-        self._ranks = ranks
+        self._training = read(home)
+        self._plan = choose(seed, steps=self._training.steps, ranks=self._training.ranks)
         self._console = console
-        self._view = View(console, title=f"ftsup demo: {ranks} ranks on {self._config.slurm.nodes} virtual nodes, DEMO_SEED={seed}")
+        self._view = View(console, title=f"ftsup demo: {self._training.ranks} ranks on 2 virtual nodes, DEMO_SEED={seed}")
         self._began_s = time.monotonic()
         self._told = Told()
         self._mock = home / "slurm"
@@ -142,28 +140,21 @@ class Demo:
     def _undisturbed(self) -> str:
         """Train once without ftsup and without faults; the digest of the weights."""
         self._say("first an undisturbed run by plain torchrun, to compare the weights with")
-        place = self._training_folder("undisturbed")
-        launch = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(self._ranks)]
-        environ = {**scrubbed(os.environ), **self._config.env, places.MARK: self._reference_mark()}
-        running = proc.start([self._python(), *launch, *self._config.command], env=environ, cwd=place)
-        if isinstance(running, proc.Done):
-            raise RunError(f"the undisturbed run could not start: {running.why}")
+        running = self._training.start_undisturbed()
         try:
             while (done := running.poll()) is None:
-                self._view.draw(
-                    Scene(act="the undisturbed run", step=_newest(place / "checkpoints"), steps=self._steps), at_s=self._now_s()
-                )
+                self._draw("the undisturbed run", step=self._training.saved(UNDISTURBED))
                 self._pause()
         finally:
-            _sweep(self._reference_mark())
+            self._training.end_undisturbed()
         if not done.ok:
             raise RunError("the undisturbed run failed:\n" + "\n".join((done.out + done.err).splitlines()[-12:]))
-        return _digest(place)
+        return self._training.weights(UNDISTURBED)
 
     def _submit(self) -> None:
         """Make the mock Slurm, and submit by `ftsup submit` as a user does."""
         self._environ |= mockslurm.create(self._mock, nodes=4, kill_wait_s=KILL_WAIT_S, begin_wait_s=BEGIN_WAIT_S)
-        place = self._training_folder("work")
+        place = self._training.folder(WORK)
         sleep = self._plan[0]
         sets = {
             "workdir": str(place),
@@ -172,9 +163,9 @@ class Demo:
             "env.DEMO_STRIKE": f"{sleep.rank}:{sleep.step}:{self._marker}",
         }
         words = [word for key, value in sets.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-        done = self._ftsup("submit", str(self._file), "--cluster", "mock", *words)
+        done = self._ftsup("submit", str(FILE), "--cluster", "mock", *words)
         said = done.out.strip().splitlines()
-        found = list((self._home / "runs" / self._config.name).glob("*/jobs"))
+        found = list((self._home / "runs" / self._training.config.name).glob("*/jobs"))
         if not done.ok or len(found) != 1 or not said:
             raise RunError(f"ftsup submit failed: {(done.err or done.why).strip()}")
         self._run_dir = RunDir(found[0].parent)
@@ -187,8 +178,7 @@ class Demo:
             seats = ranks_now(self._story, base=self._home / "local", run_id=self._run.id)
             self._strike(seats)
             step = slowest(seats) or self._story.step or 0
-            act = f"{self._run.id}: {self._story.stage.value}"
-            self._view.draw(Scene(act=act, step=step, steps=self._steps, story=self._story, seats=seats), at_s=self._now_s())
+            self._draw(f"{self._run.id}: {self._story.stage.value}", step=step, seats=seats)
             self._pause()
         self._story = self._read()
 
@@ -208,9 +198,9 @@ class Demo:
             return
         if due.kind is Kind.SLEEP:
             if self._marker.exists():
-                self._has_struck(due, wall_s=self._marker.stat().st_mtime)
+                self._has_struck(due, wall_s=self._marker.stat().st_mtime, step=due.step)
             return
-        if not self._recovered() or len(seats) < self._ranks or slowest(seats) < due.step:
+        if not self._recovered() or len(seats) < self._training.ranks or slowest(seats) < due.step:
             return
         do: dict[Kind, Callable[[], bool]] = {
             Kind.KILL: lambda: kill(seats[due.rank or 0], mark=f"{self._run.id}/"),
@@ -218,11 +208,11 @@ class Demo:
         }
         wall_s = time.time()
         if do[due.kind]():
-            self._has_struck(due, wall_s=wall_s)
+            self._has_struck(due, wall_s=wall_s, step=slowest(seats))
 
-    def _has_struck(self, strike: Strike, *, wall_s: float) -> None:
+    def _has_struck(self, strike: Strike, *, wall_s: float, step: int) -> None:
         self._struck = (*self._struck, Struck(strike=strike, at=moment(wall_s)))
-        self._say(f"struck: {strike.text}, at step {strike.step}")
+        self._say(f"struck: {strike.text}, at step {step}")
 
     def _recovered(self) -> bool:
         """Training is back from everything that struck, whatever it was taken for."""
@@ -259,7 +249,7 @@ class Demo:
     def _compare(self, expected: str) -> bool:
         """The last line."""
         try:
-            ours = _digest(self._home / "work")
+            ours = self._training.weights(WORK)
         except RunError as error:
             self._console.print(f"final weights: {error.message}", style="bold red", markup=False)
             return False
@@ -270,20 +260,19 @@ class Demo:
 
     def _clean(self) -> None:
         """Leave no process and no file in memory behind, whatever happened."""
-        _sweep(self._reference_mark())
-        if self._run_dir is None:
-            return
-        self._asked_s = -ASK_S
-        if not self._over():
-            proc.run(["scancel", *self._run.jobs.read_text().split()[-1:]], env=self._environ, deadline_s=HELPER_S)
-            until_s = time.monotonic() + 2 * KILL_WAIT_S
-            while not self._over() and time.monotonic() < until_s:
-                time.sleep(LOOK_S)
-        if not mockslurm.stop(self._mock):
+        if self._run_dir is not None:
+            self._asked_s = -ASK_S
+            if not self._over():
+                proc.run(["scancel", *self._run.jobs.read_text().split()[-1:]], env=self._environ, deadline_s=HELPER_S)
+                until_s = time.monotonic() + 2 * KILL_WAIT_S
+                while not self._over() and time.monotonic() < until_s:
+                    time.sleep(LOOK_S)
+        if self._mock.exists() and not mockslurm.stop(self._mock):
             click.echo(f"some processes of the mock Slurm in {self._mock} could not be ended", err=True)
-        _sweep(f"{self._run.id}/")
-        beats = LocalDir(self._home / "local", self._run.id, "job", "node").beats("epoch")
-        shutil.rmtree(beats.parents[2], ignore_errors=True)
+        if self._run_dir is not None:
+            sweep(f"{self._run.id}/")
+            beats = LocalDir(self._home / "local", self._run.id, "job", "node").beats("epoch")
+            shutil.rmtree(beats.parents[2], ignore_errors=True)
 
     # Small things ---------------------------------------------------------------------------------------------------------
 
@@ -297,24 +286,15 @@ class Demo:
         """Written by the rank that goes to sleep."""
         return self._home / "asleep"
 
-    def _training_folder(self, name: str) -> Path:
-        place = self._home / name
-        place.mkdir()
-        script = self._config.command[0]
-        shutil.copyfile(self._file.parent / script, place / script)
-        return place
-
     def _ftsup(self, *words: str) -> proc.Done:
         return proc.run([sys.executable, "-m", "ftsup", *words], env=self._environ, cwd=self._home, deadline_s=HELPER_S)
 
-    def _python(self) -> str:
-        return self._config.python or sys.executable
-
-    def _reference_mark(self) -> str:
-        return f"{self._home.name}/undisturbed/"
-
     def _now_s(self) -> float:
         return time.monotonic() - self._began_s
+
+    def _draw(self, act: str, *, step: int, seats: dict[int, Seat] | None = None) -> None:
+        scene = Scene(act=act, step=step, steps=self._training.steps, story=self._story, seats=seats or {})
+        self._view.draw(scene, at_s=self._now_s())
 
     def _say(self, text: str) -> None:
         self._view.say(text, at_s=self._now_s())
@@ -326,28 +306,3 @@ class Demo:
             raise KeyboardInterrupt
         if self._now_s() > LIMIT_S:
             raise RunError(f"the demo is not over after {short_time(LIMIT_S)}", hint="is this machine very busy?")
-
-
-def _option(config: Config, name: str) -> str:
-    words = config.command
-    return words[words.index(name) + 1]
-
-
-def _newest(checkpoints: Path) -> int:
-    return max((int(path.stem.partition("-")[2]) for path in checkpoints.glob("step-*.pt")), default=0)
-
-
-def _digest(place: Path) -> str:
-    file = place / "checkpoints" / "final.json"
-    try:
-        return str(json.loads(file.read_bytes())["weights_sha256"])
-    except (OSError, ValueError, KeyError):
-        raise RunError("there are none: the run did not come to its end") from None
-
-
-def _sweep(mark: str) -> None:
-    """End every process with this mark."""
-    for _ in range(50):
-        if not procs.sweep(mark, root=None):
-            return
-        time.sleep(0.1)
