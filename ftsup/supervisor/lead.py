@@ -31,7 +31,7 @@ from ftsup.slurm import call
 from ftsup.supervisor import starter
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.keys import read_keys
-from ftsup.supervisor.link import LeaderLink
+from ftsup.supervisor.leaderlink import LeaderLink
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest, write_private
 
 MIRROR_S = 10.0

@@ -34,9 +34,10 @@ from ftsup.supervisor import child as children
 from ftsup.supervisor import launch
 from ftsup.supervisor.clerk import Clerk
 from ftsup.supervisor.keys import read_keys
-from ftsup.supervisor.link import NodeLink, own_addresses
+from ftsup.supervisor.link import own_addresses
 from ftsup.supervisor.lock import NodeLock
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
+from ftsup.supervisor.nodelink import NodeLink
 from ftsup.supervisor.wire import Counter
 
 LEAVE_S = 5.0

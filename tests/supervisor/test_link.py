@@ -16,7 +16,9 @@ from ftsup.errors import RunError
 from ftsup.events import Epoch, Launch, NodeUp, Noted, Progressed, Stop, Warned
 from ftsup.supervisor import wire
 from ftsup.supervisor.keys import make_keys, read_keys
-from ftsup.supervisor.link import LeaderLink, NodeLink, own_addresses
+from ftsup.supervisor.leaderlink import LeaderLink
+from ftsup.supervisor.link import own_addresses
+from ftsup.supervisor.nodelink import NodeLink
 from ftsup.supervisor.wire import Counter
 
 STOP = Stop(node="n1", epoch=Epoch(1, 1), grace_s=3.0)
