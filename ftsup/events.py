@@ -127,6 +127,8 @@ class NodeUp(Event, frozen=True, kw_only=True):
     running: Epoch | None = None
     ended: Epoch | None = None
     version: str = ""
+    via: str = ""
+    """The leader's address that it used."""
     held: int = 0
     """A newly started supervisor found its predecessor, this pid, stopped, or well again: nothing is known against the ranks."""
 
@@ -407,6 +409,8 @@ class Prepare(Order, frozen=True, kw_only=True):
     epoch: Epoch
     node_rank: int
     path: str | None = None
+    hint: str = ""
+    """The address of the batch host by which another node reached the leader."""
 
 
 class Launch(Order, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ def close(state: State, verdict: Verdict, t: float) -> Change:
 def _decide(state: State) -> ev.Decide:
     verdict = state.verdict
     assert verdict is not None
-    done = verdict.kind is not VerdictKind.REQUEUE or verdict.rule == "elsewhere"
+    done = verdict.kind is not VerdictKind.REQUEUE or verdict.rule == "elsewhere" or state.seen
     return ev.Decide(verdict=verdict, code=CODES[verdict.kind], done=done)
 
 
@@ -60,6 +60,9 @@ def _carry_out(state: State, t: float) -> Change:
     verdict = state.verdict
     assert verdict is not None
     news = ev.Notify(kind=verdict.kind.value, text=verdict.reason)
+    if verdict.kind is VerdictKind.REQUEUE and verdict.rule != "elsewhere" and state.signalled:
+        # Told to end before we asked for anything: by somebody else, and perhaps for good.
+        return _find_out(state, t)
     if verdict.kind is VerdictKind.REQUEUE and verdict.rule != "elsewhere":
         return replace(state, stage=Stage.REQUEUE, tries=1, deadline_t=t + REQUEUE_SHOWS_S), (news, ev.Requeue())
     if verdict.kind is VerdictKind.REQUEUE:  # somebody else did it: the run is not over
@@ -81,6 +84,8 @@ def take_over(state: State, event: ev.LeaderStarted, _rules: Rules) -> Change | 
     """A new leader in the same grant, in one of our stages: give its orders again. None: not one of ours."""
     if state.stage is Stage.CLOSE:
         return replace(state, deadline_t=event.t + 30.0), (_decide(state),)
+    if state.stage is Stage.REQUEUE and state.seen and state.signalled:  # it was done, and our predecessor was about to go
+        return replace(state, deadline_t=None), (_decide(state), *_leave(state), ev.Quit(code=0))
     if state.stage is Stage.REQUEUE:  # it may have been done: look first
         return replace(state, deadline_t=event.t + REQUEUE_SHOWS_S), (_decide(state), ev.AskSlurm())
     if state.stage is Stage.TERMED:
@@ -125,8 +130,8 @@ def chained(state: State, _event: ev.Chained, _rules: Rules) -> Change:
     """The successor waits for our end: end, without asking for a requeue as well."""
     if state.stage is not Stage.REQUEUE:
         return state, ()
-    decide = replace(_decide(state), done=True)
-    return replace(state, seen=True, signalled=True, deadline_t=None), (decide, *_leave(state), ev.Quit(code=0))
+    state = replace(state, seen=True, signalled=True, deadline_t=None)
+    return state, (_decide(state), *_leave(state), ev.Quit(code=0))
 
 
 def _requeue_said(state: State, event: ev.SlurmSaid) -> Change:
@@ -193,11 +198,13 @@ def due(state: State, t: float, rules: Rules) -> Change:
     if not state.end_checked:
         return replace(state, end_checked=True, end_t=t + min(rules.end_margin_s / 3, 5.0)), (ev.AskSlurm(),)
     reason = "the time limit is near: requeue, and go on from the newest checkpoint"
-    if not state.moved and state.history.requeues >= rules.policy.requeues:
-        verdict = Verdict(
-            kind=VerdictKind.STOP, reason=f"{state.history.requeues} requeues without progress (policy.requeues)", rule="time limit"
-        )
-        return close(state, verdict, t)
+    history, known = state.history, rules.watched and not state.unknown
+    if known and not state.moved and history.requeues >= rules.policy.requeues:
+        why = f"{history.requeues} requeues without progress (policy.requeues)"
+        return close(state, Verdict(kind=VerdictKind.STOP, reason=why, rule="time limit"), t)
+    if not known and history.attempts >= rules.policy.hard_cap:  # nothing else counts what cannot be seen to progress
+        why = f"{history.attempts} attempts in this run (policy.hard_cap)"
+        return close(state, Verdict(kind=VerdictKind.STOP, reason=why, rule="time limit"), t)
     state = replace(state, history=replace(state.history, requeues=state.history.requeues + 1))
     return close(state, Verdict(kind=VerdictKind.REQUEUE, reason=reason, rule="time limit"), t)
 
@@ -218,22 +225,24 @@ def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
 # Told to end --------------------------------------------------------------------------------------------------------------
 
 
-def signalled(state: State, event: ev.Signalled, rules: Rules) -> Change:
+def signalled(state: State, event: ev.Signalled, _rules: Rules) -> Change:
     """TERM at the leader: our own requeue, or somebody else's wish."""
     state = replace(state, signalled=True)
     if state.stage is Stage.REQUEUE:
         return _left(state) if state.seen and (state.avoid_set or not _avoid(state)) else (state, (ev.AskSlurm(),))
-    return _termed(state, event.t, rules)
+    return _termed(state, event.t)
 
 
-def terminated(state: State, event: ev.Terminated, rules: Rules) -> Change:
+def terminated(state: State, event: ev.Terminated, _rules: Rules) -> Change:
     """TERM at a node: mostly the whole job's, and the leader's comes in a moment."""
-    return _termed(state, event.t, rules)
+    return _termed(state, event.t)
 
 
-def _termed(state: State, t: float, _rules: Rules) -> Change:
-    if state.stage in AT_END:
-        return state, ()
+def _termed(state: State, t: float) -> Change:
+    return (state, ()) if state.stage in AT_END else _find_out(state, t)
+
+
+def _find_out(state: State, t: float) -> Change:
     return replace(state, stage=Stage.TERMED, waiting=(), deadline_t=t + ASK_AGAIN_S, end_t=t + TERMED_S), (ev.AskSlurm(),)
 
 
@@ -258,7 +267,8 @@ def _termed_said(state: State, event: ev.SlurmSaid) -> Change:
 
 def asked(state: State, event: ev.Asked, _rules: Rules) -> Change:
     """A person asked for something."""
-    if event.request != "cancel" or state.stage is Stage.OVER:
+    told = state.stage is Stage.CLOSE and state.verdict is not None and state.verdict.kind is VerdictKind.CANCELLED
+    if event.request != "cancel" or state.stage is Stage.OVER or told:
         return state, ()
     return close(state, Verdict(kind=VerdictKind.CANCELLED, reason=f"cancelled by {event.who}", rule="cancelled"), event.t)
 

@@ -85,6 +85,11 @@ def _late(fault: Fault) -> float:
     return fault.step if fault.step is not None and fault.how in HANGS else float("inf")
 
 
+def at_end(fault: Fault) -> bool:
+    """It hangs after its work was done."""
+    return fault.how in HANGS | {How.TORCHRUN} and fault.phase in {"shutdown", "exited"}
+
+
 def describe(fault: Fault) -> str:
     """A fault in words: who, where, what."""
     who = f"rank {fault.rank} on {fault.node}" if fault.rank is not None else fault.node or "the job"
@@ -138,7 +143,7 @@ def _elsewhere(case: Case, rules: Rules, nodes: Sequence[str], reason: str) -> V
     room = rules.policy.avoid_max - len(case.history.avoided)
     avoid = tuple(node for node in nodes if node not in case.history.avoided)[: max(room, 0)]
     if not rules.can_requeue:
-        return _restart(case, rules, f"{reason} (requeue is off)")
+        return _budget(case, rules) or _restart(case, rules, f"{reason} (requeue is off)")
     if case.history.requeues >= rules.policy.requeues:
         return _stop(f"{reason}; {case.history.requeues} requeues brought no progress (policy.requeues)")
     return Verdict(kind=VerdictKind.REQUEUE, reason=f"{reason}: requeue without {', '.join(avoid) or 'exclusions'}", avoid=avoid)
@@ -156,8 +161,7 @@ def back_off_s(case: Case, rules: Rules) -> float:
 
 
 def _finished(case: Case, _rules: Rules) -> Verdict | None:
-    done = all(f.how is How.RETURNED or (f.how in HANGS | {How.TORCHRUN} and f.phase in {"shutdown", "exited"}) for f in case.faults)
-    if not done:
+    if not all(fault.how is How.RETURNED or at_end(fault) for fault in case.faults):
         return None
     return Verdict(kind=VerdictKind.FINISHED, reason=f"training was finished; {describe(case.root)} and was ended")
 
@@ -199,9 +203,9 @@ def _same_error(case: Case, _rules: Rules) -> Verdict | None:
 def _start_errors(case: Case, rules: Rules) -> Verdict | None:
     if case.root.how is not How.SETUP:
         return None
-    nodes = sorted({fault.node for fault in case.faults if fault.how is How.SETUP})
-    before = [past for past in case.history.past if past.root.how is How.SETUP]
-    if not before:
+    nodes = sorted({fault.node for fault in case.faults if fault.how is How.SETUP and fault.node})
+    before = [past for past in case.history.past if past.root.how is How.SETUP and past.root.node]
+    if not before or not nodes:  # without a node: the checkpoint could not be chosen; a disk that is away comes back
         return None
     if len(nodes) == 1 < len(case.nodes):
         return _elsewhere(case, rules, nodes, f"twice {describe(case.root)}")

@@ -23,7 +23,7 @@ from ftsup import events as ev
 from ftsup.errors import RuleBroken
 from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
 from ftsup.policy import ending
-from ftsup.policy.judge import HANGS, Case, describe, judge, remember
+from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
 from ftsup.policy.rules import HangMode, Rules
 from ftsup.policy.state import Out, Stage, State
 
@@ -73,18 +73,21 @@ def enter(state: State, stage: Stage, t: float, rules: Rules, *, waiting: tuple[
         Stage.LAUNCH: rules.hello_s,
         Stage.COLLECT: rules.evidence_s + 2,
         Stage.STOP: rules.grace_s + rules.hello_s,
+        Stage.RUN: rules.hang.storage_s if state.held else None,  # a new leader waits for the storage no longer than the old one
     }.get(stage)
     return replace(state, deadline_t=None if limit_s is None else t + limit_s), orders
 
 
 def _orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:
     epoch, rank = state.epoch, state.nodes.index
+    if state.stage is Stage.GATHER and state.instances:  # the step would start a second one where one lives
+        return tuple(ev.StartNode(node=node) for node in state.waiting)
     if state.stage is Stage.GATHER:
         return (ev.StartStep(),)
     if state.stage is Stage.PICK:
         return (ev.PickCheckpoint(epoch=epoch),)
     if state.stage is Stage.PREPARE:
-        return tuple(ev.Prepare(node=n, epoch=epoch, node_rank=rank(n), path=state.path) for n in state.waiting)
+        return tuple(ev.Prepare(node=n, epoch=epoch, node_rank=rank(n), path=state.path, hint=_hint(state)) for n in state.waiting)
     if state.stage is Stage.LAUNCH:
         return tuple(
             ev.Launch(
@@ -109,22 +112,24 @@ def _orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:
     return ()
 
 
+def _hint(state: State) -> str:
+    """How a node that is not the first reached the leader: mostly the address by which its ranks reach the first node's as well."""
+    return next((state.via[node] for node in state.nodes[1:] if state.via.get(node)), "")
+
+
 def _attempt(state: State, t: float, rules: Rules) -> Change:
     """The next attempt, once every node has a supervisor."""
     missing = tuple(node for node in state.nodes if node not in state.instances)
-    state = replace(state, over=(), faults=())
+    state = replace(state, over=(), faults=(), launched_t=None)
     if missing:
-        state, orders = enter(state, Stage.GATHER, t, rules, waiting=missing)
-        one_by_one = tuple(ev.StartNode(node=node) for node in missing)  # the step would start a second one where one lives
-        return state, orders if len(missing) == len(state.nodes) else one_by_one
+        return enter(state, Stage.GATHER, t, rules, waiting=missing)
     state = replace(
         state,
         epoch=ev.Epoch(state.epoch.grant, state.epoch.attempt + 1),
-        returned=0,
+        returned=(),
         moved=False,
         unknown=False,
         held=False,
-        launched_t=None,
         history=replace(state.history, attempts=state.history.attempts + 1),
     )
     return enter(state, Stage.PICK, t, rules, waiting=())
@@ -221,7 +226,7 @@ def _node_up(state: State, event: ev.NodeUp, rules: Rules) -> Change:
         return replace(state, silent={**state.silent, node: 1}), ()
     known = state.instances.get(node)
     silent = {n: count for n, count in state.silent.items() if n != node}
-    state = replace(state, instances={**state.instances, node: event.instance}, silent=silent)
+    state = replace(state, instances={**state.instances, node: event.instance}, silent=silent, via={**state.via, node: event.via})
     if state.stage is Stage.GATHER:
         return _answered(state, node, event.t, rules, Stage.PICK)
     if event.running == state.epoch:
@@ -235,6 +240,8 @@ def _node_up(state: State, event: ev.NodeUp, rules: Rules) -> Change:
 
 def _supervisor_died(state: State, node: str, t: float, rules: Rules) -> Change:
     """Its ranks died with it, and the new one has swept: that is proof."""
+    if state.stage is Stage.PREPARE and node not in {*state.waiting, *state.over}:  # it was ready; its successor is not
+        state = replace(state, waiting=(*state.waiting, node))
     if state.stage in {Stage.PREPARE, Stage.PICK, Stage.BACK_OFF}:
         return state, tuple(order for order in _orders(state, rules) if getattr(order, "node", "") == node)
     if state.stage not in {Stage.LAUNCH, Stage.RUN, Stage.COLLECT, Stage.STOP}:
@@ -248,7 +255,8 @@ def _supervisor_died(state: State, node: str, t: float, rules: Rules) -> Change:
 def _node_silent(state: State, event: ev.NodeSilent, rules: Rules) -> Change:
     if event.node not in state.nodes or state.stage in ending.AT_END:
         return state, ()
-    count = state.silent.get(event.node, 0) + 1
+    again = event.quiet_s >= 2 * rules.node_grace_s  # else it was heard since it was silent the last time
+    count = state.silent.get(event.node, 0) + 1 if again else 1
     state = replace(state, silent={**state.silent, event.node: count})
     if count <= MISSING or event.node in state.over or state.stage not in {Stage.LAUNCH, Stage.RUN, Stage.COLLECT, Stage.STOP}:
         return state, (ev.StartNode(node=event.node),)
@@ -270,7 +278,8 @@ def _picked(state: State, event: ev.CheckpointPicked, rules: Rules) -> Change:
     if event.epoch != state.epoch or state.stage is not Stage.PICK:
         return state, ()
     newer = event.path is not None and state.path is not None and event.path != state.path
-    if newer and event.step is None:
+    further = event.step is None or (not rules.watched and event.step > (state.base_step or 0))
+    if newer and further:
         state = _refill(state)  # a script whose steps are unknown still shows its progress by what it saves
     base = event.step if event.path else 0
     state = replace(state, path=event.path, base_step=base)
@@ -284,8 +293,8 @@ def _pick_failed(state: State, event: ev.PickFailed, rules: Rules) -> Change:
 
 
 def _failed_start(state: State, t: float, rules: Rules, why: str) -> Change:
-    """Nothing was launched yet: straight to the judge."""
-    lost = Fault(how=How.SETUP, node=state.nodes[0], error=why)
+    """Nothing was launched yet, and no node is to blame: straight to the judge."""
+    lost = Fault(how=How.SETUP, node="", error=why)
     return _open(replace(state, faults=(*state.faults, lost)), t, rules)
 
 
@@ -350,7 +359,10 @@ def _stalled(state: State, event: ev.Stalled, rules: Rules) -> Change:
     state = _merge(state, event.faults)
     if state.stage not in ATTEMPT:
         return state, ()
-    if all(fault.how is How.STORAGE for fault in state.faults):
+    acute = [fault for fault in state.faults if not at_end(fault)]
+    if not acute:
+        return _open_at_end(state, event.t, rules)
+    if all(fault.how is How.STORAGE for fault in acute):
         if state.held:
             return state, ()
         wait_s = max(rules.hang.storage_s - event.faults[0].quiet_s, 0.0)
@@ -360,17 +372,31 @@ def _stalled(state: State, event: ev.Stalled, rules: Rules) -> Change:
 
 
 def _moving(state: State, event: ev.Moving, _rules: Rules) -> Change:
-    if event.epoch != state.epoch or not state.held:
+    if event.epoch != state.epoch or state.stage not in ATTEMPT:
         return state, ()
     faults = tuple(fault for fault in state.faults if fault.node != event.node)
-    return replace(state, faults=faults, held=bool(faults), deadline_t=state.deadline_t if faults else None), ()
+    if state.held and all(at_end(fault) for fault in faults):
+        state = replace(state, held=False, deadline_t=None)
+    return replace(state, faults=faults), ()
+
+
+def _open_at_end(state: State, t: float, rules: Rules) -> Change:
+    """Some hang in their shutdown. The others may have work left (rank 0 writes the last file): not before it is done."""
+    if not state.faults or state.stage not in ATTEMPT or not all(at_end(fault) for fault in state.faults):
+        return state, ()
+    done = {*state.returned, *(fault.rank for fault in state.faults)}
+    of_node = rules.workers_per_node
+    open_ranks = {i * of_node + k for i, node in enumerate(state.nodes) if node not in state.over for k in range(of_node)}
+    return _open(state, t, rules) if open_ranks <= done else (state, ())
 
 
 def _rank_ended(state: State, event: ev.RankEnded, rules: Rules) -> Change:
     if event.epoch != state.epoch or event.node in state.over:
         return state, ()
     if event.fault.how is How.RETURNED:
-        return replace(state, returned=state.returned + 1), ()
+        known = event.fault.rank is None or event.fault.rank in state.returned
+        state = state if known else replace(state, returned=(*state.returned, event.fault.rank))
+        return _open_at_end(state, event.t, rules)
     if state.stage in ATTEMPT:
         return _open(_merge(state, (event.fault,)), event.t, rules)
     return (_merge(state, (event.fault,)) if state.stage is Stage.COLLECT else state), ()
@@ -392,7 +418,7 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
     state = replace(state, over=(*state.over, event.node))
     if state.stage in ATTEMPT and event.code == 0 and not stuck:
         if len(state.over) < len(state.nodes):
-            return state, ()
+            return _open_at_end(state, event.t, rules)
         return ending.close(state, ending.finished(), event.t)
     if state.stage is Stage.STOP:
         known = {(fault.node, fault.rank) for fault in state.faults if fault.how not in HANGS}
@@ -461,7 +487,8 @@ def _judge(state: State, t: float, rules: Rules) -> Change:
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
     for fault in state.faults:
         state = _reached(state, fault.step)
-    case = Case(epoch=state.epoch, faults=state.faults, nodes=state.nodes, history=state.history, known=rules.watched and not state.unknown)
+    known = not state.unknown and (rules.watched or state.launched_t is None)  # what was never launched made no progress
+    case = Case(epoch=state.epoch, faults=state.faults, nodes=state.nodes, history=state.history, known=known)
     verdict = judge(case, rules)
     state = replace(state, history=remember(case, verdict))
     closed = ev.Incident(number=state.incident, epoch=state.epoch, root=case.root, faults=state.faults, verdict=verdict)

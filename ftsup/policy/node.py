@@ -150,6 +150,8 @@ class RunSetup(Act, frozen=True, kw_only=True):
 class FindPort(Act, frozen=True, kw_only=True):
     """Find an address of this node and a free port."""
 
+    hint: str = ""
+
 
 class StartChild(Act, frozen=True, kw_only=True):
     """Start torchrun."""
@@ -194,7 +196,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage = Stage.IDLE
     epoch: Epoch = Epoch(0, 0)
     node_rank: int = 0
+    hint: str = ""
     setup_done: bool = False
+    setup_runs: bool = False
     kill_wait_s: float | None = None
     """The cluster's, from the newest launch."""
     watch: Watch = Watch()
@@ -208,9 +212,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     alone_t: float | None = None
     """Since when torchrun lives without any rank."""
     alone_told: bool = False
+    next: ev.NodeOrder | None = None
+    """An order for a newer attempt, which came while this one lived: it waits for the end."""
     leaving: bool = False
     lost: bool = False
-    """The batch host is gone, and the requeue is under way."""
+    """The batch host is gone, and a requeue was asked for."""
 
 
 Change = tuple[State, tuple[Act, ...]]
@@ -230,30 +236,36 @@ def _ordered(state: State, happening: Ordered, rules: Rules) -> Change:
         return _leave(state, rules.grace_s)
     if order.epoch < state.epoch:
         return state, ()
+    if order.epoch > state.epoch and state.stage in {Stage.RUNNING, Stage.ENDING} and not isinstance(order, ev.Collect):
+        # The leader gave this attempt up, and never heard of its end: there is no other before the proof.
+        acts = (EndChild(grace_s=rules.grace_s),) if state.stage is Stage.RUNNING else ()
+        return replace(state, stage=Stage.ENDING, next=order), acts
     return ORDERS[type(order)](state, order, rules)
 
 
 def _prepare(state: State, order: ev.Prepare, _rules: Rules) -> Change:
-    if state.stage in {Stage.RUNNING, Stage.ENDING, Stage.SETUP}:
+    if state.stage in {Stage.RUNNING, Stage.ENDING}:
         return state, ()
-    state = replace(state, epoch=order.epoch, node_rank=order.node_rank, over=None)
-    if not state.setup_done:
-        return replace(state, stage=Stage.SETUP), (RunSetup(),)
-    return _ready(state)
+    state = replace(state, epoch=order.epoch, node_rank=order.node_rank, hint=order.hint, over=None)
+    if state.setup_done:
+        return _ready(state)
+    acts = () if state.setup_runs else (RunSetup(),)  # never two at once: it may write where all nodes see it
+    return replace(state, stage=Stage.SETUP, setup_runs=True), acts
 
 
 def _ready(state: State) -> Change:
     state = replace(state, stage=Stage.READY)
     if state.node_rank == 0:
-        return state, (FindPort(),)
+        return state, (FindPort(hint=state.hint),)
     return state, (Tell(event=ev.Prepared(node=state.node, epoch=state.epoch)),)
 
 
 def _setup_ended(state: State, happening: SetupEnded, _rules: Rules) -> Change:
+    state = replace(state, setup_runs=False, setup_done=not happening.why)
     if state.stage is not Stage.SETUP:
         return state, ()
     if not happening.why:
-        return _ready(replace(state, setup_done=True))
+        return _ready(state)
     return _failed(state, Fault(how=How.SETUP, node=state.node, error=happening.why))
 
 
@@ -370,14 +382,17 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _gone(state: State, happening: Gone, _rules: Rules) -> Change:
+def _gone(state: State, happening: Gone, rules: Rules) -> Change:
     if state.stage is not Stage.ENDING:
         return state, ()
     over = ev.AttemptOver(
         node=state.node, epoch=state.epoch, code=state.code, ended=state.ended, left=happening.left, took_s=happening.took_s
     )
-    state = replace(state, stage=Stage.IDLE, over=over, watch=Watch())
-    return state, (Tell(event=over), *((Exit(),) if state.leaving else ()))
+    state, later = replace(state, stage=Stage.IDLE, over=over, watch=Watch(), next=None), state.next
+    if state.leaving or later is None:
+        return state, (Tell(event=over), *((Exit(),) if state.leaving else ()))
+    state, acts = _ordered(state, Ordered(t=happening.t, order=later), rules)
+    return state, (Tell(event=over), *acts)
 
 
 # Watching -----------------------------------------------------------------------------------------------------------------
@@ -455,14 +470,15 @@ def _signal(state: State, happening: Signal, rules: Rules) -> Change:
 
 
 def _leader_quiet(state: State, _happening: LeaderQuiet, _rules: Rules) -> Change:
-    return state, () if state.lost or state.leaving else (AskBatchHost(),)
+    return state, () if state.leaving else (AskBatchHost(),)
 
 
 def _batch_host(state: State, happening: BatchHost, rules: Rules) -> Change:
     """Silence is no proof: only a batch host that Slurm calls gone ends the waiting."""
-    if happening.alive is not False or state.lost or not rules.can_requeue:
+    if happening.alive is not False or not rules.can_requeue:
         return state, ()
-    return replace(state, lost=True), (RequeueAlone(delay_s=rules.stagger_s * min(state.index, rules.staggers)),)
+    wait_s = 0.0 if state.lost else rules.stagger_s * min(state.index, rules.staggers)  # a second time: the request was not taken
+    return replace(state, lost=True), (RequeueAlone(delay_s=wait_s),)
 
 
 ORDERS: dict[type, Callable[[State, Any, Rules], Change]] = {

@@ -52,6 +52,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """By node rank."""
     instances: dict[str, str] = {}
     """Node -> the supervisor process that last said hello."""
+    via: dict[str, str] = {}
+    """Node -> the leader's address that it used."""
     waiting: tuple[str, ...] = ()
     """Nodes whose answer the stage waits for."""
     deadline_t: float | None = None
@@ -67,14 +69,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes on which nothing of this attempt is left."""
     faults: tuple[Fault, ...] = ()
     """Of this attempt."""
-    returned: int = 0
+    returned: tuple[int, ...] = ()
     """Ranks that ended well in this attempt."""
     incident: int = 0
     """Number of the newest incident of the run."""
     silent: dict[str, int] = {}
     """Node -> how often in a row it was told to be silent."""
     held: bool = False
-    """All ranks wait for storage: not a hang yet."""
+    """All that stand still wait for storage: not a hang yet."""
 
     best_step: int = -1
     """The highest step that any attempt is known to have reached."""

@@ -19,7 +19,7 @@ from ftsup.events import Launch as LaunchOrder
 from ftsup.worker import beatfile, places
 
 _DROPPED = re.compile(
-    r"^(PMI_|PMIX_|PMI2_|OMPI_|MPI_LOCAL|SRUN_|SBATCH_"
+    r"^(PMI_|PMIX_|PMI2_|OMPI_|MPI_LOCAL|SRUN_|SBATCH_|PET_|TORCHELASTIC_"
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|STEP|STEPID|TASKS_PER_NODE|CPU_BIND|MEM_|MPI_TYPE|SRUN_|LAUNCH_NODE|UMASK|PRIO_PROCESS)"
     r"|FTSUP_(LEADER|NODES|RUN|LOCAL|GUARD)$)"
 )
@@ -32,8 +32,8 @@ def rank_numbers(order: LaunchOrder, workers: int) -> tuple[int, ...]:
     return tuple(range(order.node_rank * workers, (order.node_rank + 1) * workers))
 
 
-def argv(config: Config, order: LaunchOrder, *, python: str) -> tuple[str, ...]:
-    """The command line of an attempt on one node."""
+def argv(config: Config, order: LaunchOrder, *, python: str, out: Path) -> tuple[str, ...]:
+    """The command line of an attempt on one node. `out`: where torchrun may keep what it keeps."""
     resume = tuple(word.replace("{path}", order.path) for word in config.resume_args) if order.path else ()
     command = (*config.command, *resume)
     if config.launch is Launch.COMMAND:
@@ -49,6 +49,7 @@ def argv(config: Config, order: LaunchOrder, *, python: str) -> tuple[str, ...]:
         f"--master-port={order.port}",
         "--rdzv-backend=static",
         "--max-restarts=0",
+        f"--log-dir={out / 'torchelastic'}",
         "-m",
         "ftsup_worker",
     )
@@ -110,18 +111,37 @@ def free_port(address: str) -> int:
         return port
 
 
-def meeting_address(addresses: Sequence[str], nodes: int) -> str:
-    """Where ranks meet: loopback for one node, else the first address that is not."""
-    return "127.0.0.1" if nodes == 1 else addresses[0]
+def meeting_address(addresses: Sequence[str], *, nodes: int, hint: str = "") -> str:
+    """Where ranks meet: loopback for one node; else the address of ours by which another node reached the leader beside us.
+
+    A host has many (docker0, a management network); where there is no such proof, the first that is not loopback.
+    """
+    if nodes == 1:
+        return "127.0.0.1"
+    return hint if hint in addresses else addresses[0]
 
 
 # node_setup ---------------------------------------------------------------------------------------------------------------
 
 
-def setup_argv(lines: str) -> list[str]:
-    """bash runs the user's lines as a login shell's rc would, then prints the environment that they leave."""
-    script = f"{lines}\nftsup_code=$?\nprintf '\\n%s\\n' {shlex.quote(_SETUP_END)} && env -0; exit $ftsup_code"
-    return ["bash", "-c", script]
+def setup_argv() -> list[str]:
+    """bash runs the lines in FTSUP_NODE_SETUP, which no process list shows, then prints the environment that they leave.
+
+    Also after an `exit` of theirs, and whatever they made of PATH.
+    """
+    lines = [
+        "ftsup_tell() {",
+        "    ftsup_code=$?",
+        f"    printf '\\n%s\\n' {shlex.quote(_SETUP_END)}",
+        "    command -p env -0",
+        "    exit $ftsup_code",
+        "}",
+        "trap ftsup_tell EXIT",
+        "ftsup_lines=$FTSUP_NODE_SETUP",
+        "unset FTSUP_NODE_SETUP",
+        'eval "$ftsup_lines"',
+    ]
+    return ["bash", "-c", "\n".join(lines)]
 
 
 def setup_environment(output: str) -> dict[str, str] | None:

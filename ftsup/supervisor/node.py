@@ -255,13 +255,11 @@ class NodeSupervisor:
             return [machine.SetupEnded(t=now, why=f"node_setup: {why}{': ' + said[-1][:300] if said else ''}")]
 
         limit_s = self.rules.setup_s * 0.95
-        env = {**self.place.environ, **self.place.env}
-        self.calls.start(
-            launch.setup_argv(self.config.node_setup), now=now, limit_s=limit_s, then=done, env=env, cwd=Path(self.config.workdir)
-        )
+        env = {**self.place.environ, **self.place.env, "FTSUP_NODE_SETUP": self.config.node_setup}
+        self.calls.start(launch.setup_argv(), now=now, limit_s=limit_s, then=done, env=env, cwd=Path(self.config.workdir))
 
-    def _find_port(self, _act: machine.FindPort, now: float) -> None:
-        address = launch.meeting_address(own_addresses(), len(self.place.nodes))
+    def _find_port(self, act: machine.FindPort, now: float) -> None:
+        address = launch.meeting_address(own_addresses(), nodes=len(self.place.nodes), hint=act.hint)
         self._happen(machine.PortFound(t=now, address=address, port=launch.free_port(address)))
 
     def _start_child(self, act: machine.StartChild, now: float) -> None:
@@ -271,7 +269,7 @@ class NodeSupervisor:
         try:
             launch.make_places(at["beats"], at["out"], self._ranks() if self.rules.watched else ())
             spec = children.Spec(
-                argv=launch.argv(self.config, act.order, python=self.config.python or sys.executable),
+                argv=launch.argv(self.config, act.order, python=self.config.python or sys.executable, out=at["out"]),
                 env=env,
                 cwd=Path(self.config.workdir),
                 mark=self.local.mark(str(act.order.epoch)),

@@ -177,16 +177,15 @@ class NodeLink:
             self._talk.say(f"no answer from the leader at {', '.join(self._addresses)} for {RETRY_S:g} s: still trying")
         if self._leader:
             return
-        hello = wire.Hello(
-            protocol=wire.PROTOCOL,
-            node=self.up.node,
-            instance=self.up.instance,
-            version=version("ftsup"),
-            up=msgspec.Raw(wire.encode(self.up)),
-        )
         for line in [self._chosen] if self._chosen else self._lines:
-            if now - line.hello_at >= TICK_S and line.put(hello):
+            if now - line.hello_at >= TICK_S and line.put(self._hello(line.address)):
                 line.hello_at = now
+
+    def _hello(self, address: str) -> wire.Hello:
+        up = msgspec.structs.replace(self.up, via=address.removeprefix("tcp://").rpartition(":")[0])
+        return wire.Hello(
+            protocol=wire.PROTOCOL, node=up.node, instance=up.instance, version=version("ftsup"), up=msgspec.Raw(wire.encode(up))
+        )
 
     def _speak(self, now: float, *, counters: tuple[Counter, ...] | None = None) -> None:
         if self._full or not (self._chosen and self._leader):

@@ -112,7 +112,7 @@ def test_a_node_says_hello_reports_and_is_ordered(table):
     leader = table.lead()
     node = table.node(version="0.1")
     table.until(lambda: table.events(NodeUp))
-    assert table.heard == [("n1", NodeUp(node="n1", instance="i1", version="0.1"))]
+    assert table.heard == [("n1", NodeUp(node="n1", instance="i1", version="0.1", via="127.0.0.1"))]
     node.report([Warned(node="n1"), Noted(text="x")], table.now)
     table.until(lambda: len(table.heard) == 3)
     assert table.heard[1:] == [("n1", Warned(node="n1")), ("n1", Noted(text="x"))]
@@ -152,7 +152,7 @@ def test_a_new_leader_on_the_same_port_meets_the_node_again_and_gets_what_was_no
     table.heard = []
     table.lead(instance="L2", port=port)
     table.until(lambda: len(table.events(Noted)) == 2)
-    assert [event for _, event in table.heard] == [node.up, Noted(text="not acknowledged"), Noted(text="while nobody led")]
+    assert [event for _, event in table.heard] == [msgspec.structs.replace(node.up, via="127.0.0.1"), Noted(text="not acknowledged"), Noted(text="while nobody led")]
     assert node.leader == "L2"
 
 

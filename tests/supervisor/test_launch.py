@@ -1,0 +1,113 @@
+"""What an attempt is started with: a clean environment, torchrun's words, where ranks meet, node_setup."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ftsup import proc
+from ftsup.config import Config, Launch
+from ftsup.events import Epoch, How
+from ftsup.events import Launch as Order
+from ftsup.supervisor import launch
+
+ORDER = Order(node="n2", epoch=Epoch(1, 2), node_rank=1, nodes=2, address="10.0.0.1", port=2950, path="/c/step5.pt", base_step=5)
+AT = {"worker": Path("/run/worker"), "beats": Path("/b"), "out": Path("/o")}
+
+
+def config(**changes: object) -> Config:
+    return Config(name="x", command=("train.py", "--lr", "1"), **changes)  # type: ignore[arg-type]
+
+
+def test_torchrun_starts_the_shim_with_the_script_and_the_checkpoint() -> None:
+    words = launch.argv(config(resume_args=("--resume", "{path}"), workers_per_node=4), ORDER, python="/env/python", out=Path("/o"))
+    assert words[:3] == ("/env/python", "-m", "torch.distributed.run")
+    assert {"--nnodes=2", "--node-rank=1", "--nproc-per-node=4", "--master-addr=10.0.0.1", "--master-port=2950"} < set(words)
+    assert words[words.index("ftsup_worker") - 1 :] == ("-m", "ftsup_worker", "train.py", "--lr", "1", "--resume", "/c/step5.pt")
+
+
+def test_without_a_checkpoint_the_resume_arguments_vanish() -> None:
+    first = Order(node="n1", epoch=Epoch(1, 1), node_rank=0, nodes=1, address="127.0.0.1", port=1)
+    words = launch.argv(config(resume_args=("--resume", "{path}")), first, python="python", out=Path("/o"))
+    assert "--resume" not in words
+
+
+def test_an_own_command_gets_its_placeholders_and_the_prefix() -> None:
+    own = Config(
+        name="x",
+        launch=Launch.COMMAND,
+        command=("accelerate", "launch", "--machine_rank={FTSUP_NODE_RANK}", "--main_process_ip={MASTER_ADDR}", "{other}"),
+    )
+    words = launch.argv(own, ORDER, python="python", out=Path("/o"))
+    assert words == ("accelerate", "launch", "--machine_rank=1", "--main_process_ip=10.0.0.1", "{other}")
+
+
+def test_ranks_get_a_clean_environment() -> None:
+    base = {
+        "PATH": "/bin", "PYTHONPATH": "/mine", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_RESTART_COUNT": "1",
+        "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_CPU_BIND": "x",
+        "SLURM_MEM_PER_NODE": "1", "PMI_RANK": "1", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "PET_NNODES": "9", "SBATCH_X": "1",
+        "FTSUP_LEADER": "tcp://x", "NCCL_DEBUG": "INFO",
+    }  # fmt: skip
+    env = launch.environment(base, config(), ORDER, own={"WANDB": "1", "SLURM_NTASKS": "mine"}, at=AT)
+    assert {name for name in env if name.startswith(("SLURM", "PMI", "OMPI", "PET", "SBATCH"))} == {
+        "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", "SLURM_NTASKS",
+    }  # fmt: skip
+    assert env["SLURM_NTASKS"] == "mine"
+    assert env["PYTHONPATH"] == f"/run/worker{os.pathsep}/mine"
+    assert (env["NCCL_DEBUG"], env["PYTHONUNBUFFERED"], env["WANDB"]) == ("INFO", "1", "1")
+    assert (env["FTSUP_RESUME_FROM"], env["FTSUP_BASE_STEP"]) == ("/c/step5.pt", "5")
+    assert "FTSUP_LEADER" not in env
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "left"),
+    [
+        ("export A='x y'\nexport PATH=/nowhere", 0, {"A": "x y"}),
+        ("export A=1; exit 0", 0, {"A": "1"}),
+        ("export A=$'a\\nb'\nf() { return 0; }\nf", 0, {"A": "a\nb"}),
+        ("echo --ftsup-environment--\nexport A=2", 0, {"A": "2"}),
+        ("exit 3", 3, {}),
+        ("source /does/not/exist", 1, {}),
+    ],
+)
+def test_node_setup_leaves_its_environment(lines: str, code: int, left: dict[str, str]) -> None:
+    done = proc.run(launch.setup_argv(), deadline_s=30, env={**os.environ, "FTSUP_NODE_SETUP": lines})
+    assert done.code == code
+    found = launch.setup_environment(done.out)
+    assert found is not None
+    assert {name: value for name, value in found.items() if name == "A"} == left
+    assert not [name for name in found if name.lower().startswith("ftsup")]
+
+
+def test_node_setup_that_is_killed_leaves_nothing() -> None:
+    assert launch.setup_environment("half of something") is None
+
+
+def test_ranks_meet_where_another_node_was_heard() -> None:
+    own = ["172.17.0.1", "10.0.0.1", "127.0.0.1"]
+    assert launch.meeting_address(own, nodes=2, hint="10.0.0.1") == "10.0.0.1"
+    assert launch.meeting_address(own, nodes=2, hint="10.9.9.9") == "172.17.0.1"
+    assert launch.meeting_address(own, nodes=1, hint="10.0.0.1") == "127.0.0.1"
+
+
+def test_a_free_port_can_be_bound() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", launch.free_port("127.0.0.1")))
+
+
+def test_places_are_private_and_hold_a_beat_file_a_rank(tmp_path: Path) -> None:
+    launch.make_places(tmp_path / "beats", tmp_path / "out", (2, 3))
+    launch.make_places(tmp_path / "beats", tmp_path / "out", (2, 3))
+    assert sorted(path.name for path in (tmp_path / "beats").iterdir()) == ["beat.2", "beat.3"]
+    assert (tmp_path / "beats").stat().st_mode & 0o077 == 0
+
+
+def test_a_command_that_cannot_be_executed_is_said() -> None:
+    fault = launch.start_fault("n1", 127, "ftsup: cannot start pythonx: No such file or directory\n")
+    assert fault is not None
+    assert (fault.how, fault.error) == (How.SETUP, "ftsup: cannot start pythonx: No such file or directory")
+    assert launch.start_fault("n1", 1, "Traceback") is None
