@@ -64,7 +64,7 @@ def test_ranks_get_a_clean_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "code", "left"),
+    "lines, code, left",
     [
         ("export A='x y'\nexport PATH=/nowhere", 0, {"A": "x y"}),
         ("export A=1; exit 0", 0, {"A": "1"}),
