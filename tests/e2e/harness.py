@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ CONFIG: dict[str, Any] = {
     "command": [str(TRAIN)],
     "resume_args": ["--resume", "{path}"],
     "workers_per_node": 2,
-    "slurm": {"nodes": 1, "time": "1h"},
+    "slurm": {"nodes": 1, "time": "9min"},
     "checkpoint": {"dir": "ckpt", "pattern": "step*.json"},
     "hang": {"step": "6s", "shutdown": "4s", "stopped": "3s"},
     "grace": "2s",
@@ -49,7 +49,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def until(there: Callable[[], object], *, within_s: float = WITHIN_S, what: Callable[[], str] = str) -> Any:  # noqa: ANN401
+def until(there: Callable[[], object], *, within_s: float = WITHIN_S, what: Callable[[], str] = str) -> Any:
     """Wait until it is true; what it gave."""
     deadline = time.monotonic() + within_s
     while not (found := there()):
@@ -80,7 +80,7 @@ class Site:
     def submit(self, name: str = "a", **config: object) -> Run:
         """Write a configuration and submit it, as a user would."""
         work = self.folder / name
-        (work / "control").mkdir(parents=True)
+        (work / "control").mkdir(parents=True, exist_ok=True)
         settings = merged(CONFIG, {"local_dir": str(self.folder / "local"), **config})
         (work / "c.yaml").write_text(yaml.safe_dump(settings))
         said = self.ftsup("submit", "c.yaml", "--cluster", "slurm", cwd=work)
@@ -145,6 +145,19 @@ def mock_site(folder: Path, *, nodes: int = 2, **settings: object) -> Iterator[S
             shutil.rmtree(run.memory(), ignore_errors=True)
 
 
+@contextlib.contextmanager
+def real_site(folder: Path, add: Mapping[str, str]) -> Iterator[Site]:
+    """A running Slurm that others use as well; afterwards nothing of our jobs is left."""
+    site = Site(folder, dict(add), mark=f"SLURM_SUBMIT_DIR={folder}/")
+    try:
+        yield site
+    finally:
+        for run in site.runs:
+            site.run("scancel", run.job)
+            run.until_ended()
+            shutil.rmtree(run.memory(), ignore_errors=True)
+
+
 class Run:
     """One submitted run."""
 
@@ -156,8 +169,12 @@ class Run:
 
     def lines(self) -> list[Line]:
         """The event log: the leader's own, or the mirror where it has more."""
-        ours = LocalDir(self.local, self.place.id, self.job, "leader").root / "events.jsonl"
-        return max((eventlog.read(path)[0] for path in (ours, self.place.events)), key=lambda lines: lines[-1].n if lines else 0)
+        logs = [eventlog.read(path)[0] for path in (self.own_log(), self.place.events)]
+        return max(logs, key=lambda lines: lines[-1].n if lines else 0)
+
+    def own_log(self) -> Path:
+        """The leader's, on its local disk."""
+        return LocalDir(self.local, self.place.id, self.job, "leader").root / "events.jsonl"
 
     def events(self, kind: type) -> list[Any]:
         """Events of one kind."""
@@ -205,7 +222,7 @@ class Run:
 
     # Waiting -----------------------------------------------------------------------------------------------------------------
 
-    def until(self, there: Callable[[], object], *, within_s: float = WITHIN_S) -> Any:  # noqa: ANN401 - whatever it gives
+    def until(self, there: Callable[[], object], *, within_s: float = WITHIN_S) -> Any:
         """Wait until it is true."""
         return until(there, within_s=within_s, what=self.story)
 
