@@ -81,7 +81,7 @@ class World:
     """Everything. Times are seconds; one look a second, as the real ones."""
 
     def __init__(self, *, nodes: int = 2, ranks: int = 2, steps: int = 60, save_every: int = 10, rules: Rules = RULES) -> None:
-        self.rules = rules
+        self.rules = replace(rules, workers_per_node=ranks)
         self.t = 1000.0
         self.names = tuple(f"n{i + 1}" for i in range(nodes))
         self.spares = count(nodes + 1)
