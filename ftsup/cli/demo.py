@@ -32,7 +32,7 @@ from ftsup.ports import Job, JobState
 from ftsup.report.story import Story, tell
 from ftsup.report.words import short_time
 from ftsup.rundir import LocalDir, RunDir
-from ftsup.slurm.commands import Commands
+from ftsup.slurm.commands import Commands, scrubbed
 
 LIMIT_S = 480.0
 """The whole demo; on two cores it takes two to three minutes."""
@@ -110,7 +110,7 @@ class Demo:
         self._began_s = time.monotonic()
         self._told = Told()
         self._mock = home / "slurm"
-        self._environ = dict(os.environ)
+        self._environ = scrubbed(os.environ)
         self._struck: tuple[Struck, ...] = ()
         self._story = Story()
         self._run_dir: RunDir | None = None
