@@ -109,7 +109,7 @@ _PORT_TAKEN = re.compile(r"server socket has failed to listen on any local netwo
 
 def rank_exits(stderr: str) -> list[RankExit]:
     """The ends of ranks that torchrun's stderr tells of, as far as it is written, the first failure in front."""
-    closed = {int(one or other) for one, other in _CLOSED.findall(stderr)}
+    ended = closed(stderr)
     found: dict[int, RankExit] = {}
     for code, local_rank, pid in _FAILED.findall(stderr):
         found[int(pid)] = RankExit(local_rank=int(local_rank), pid=int(pid), code=int(code), first=not found)
@@ -117,8 +117,13 @@ def rank_exits(stderr: str) -> list[RankExit]:
     for row in _ROW.finditer(stderr):
         rank, local_rank, code, pid = (int(number) for number in row.groups())
         first = 0 <= root_at < row.start()
-        found[pid] = RankExit(rank=rank, local_rank=local_rank, pid=pid, code=code, first=first, closed=pid in closed)
+        found[pid] = RankExit(rank=rank, local_rank=local_rank, pid=pid, code=code, first=first, closed=pid in ended)
     return sorted(found.values(), key=lambda one: (not one.first, one.closed, one.local_rank))
+
+
+def closed(stderr: str) -> set[int]:
+    """The processes that torchrun ends itself, because another one has failed, or since it was told to end."""
+    return {int(one or other) for one, other in _CLOSED.findall(stderr)}
 
 
 def port_taken(stderr: str) -> bool:

@@ -139,15 +139,19 @@ class Child:
         """When `poll` has to look even if nothing comes."""
         return None if self.over else self._deadline
 
-    def stop(self, *, grace_s: float, now: float) -> None:
-        """CONT and TERM, after `grace_s` KILL, then proof. May be repeated with a shorter grace."""
+    def stop(self, *, grace_s: float, now: float, linger: bool = True) -> None:
+        """CONT and TERM, after `grace_s` KILL, then proof. May be repeated with a shorter grace.
+
+        Without `linger` the first process, once nothing else of the attempt is left, is not waited for: a torchrun whose ranks are
+        gone and that has nothing to tell needs 0.6 s to leave.
+        """
         if self.over:
             return
         deadline = now + grace_s + KILL_LIMIT_S + _GUARD_SLACK_S
         self._deadline = deadline if self._deadline is None else min(deadline, self._deadline)
         if self._open:
             try:
-                self._program.socket.send(json.dumps({"stop": grace_s}).encode())
+                self._program.socket.send(json.dumps({"stop": grace_s, "linger": linger}).encode())
                 self._program.signal(signal.SIGCONT)  # whoever stopped the guard
             except OSError:
                 pass  # it is dead: poll finds out

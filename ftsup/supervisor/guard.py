@@ -6,7 +6,7 @@ It is a process of its own because three things must not depend on the superviso
 subreaper that has no other children; reading /proc may hang, and a supervisor's loop may not; and when the supervisor dies,
 however it dies, the attempt ends. Standard library only. `python -m ftsup.supervisor.guard SOCKET SPEC` is started by child.py.
 
-    from the supervisor  {"stop": grace_s}       end of file: the supervisor is dead, stop at once
+    from the supervisor  {"stop": grace_s, "linger": true}     end of file: the supervisor is dead, stop at once
     to the supervisor    {"started": pid}        {"ended": code}        {"gone": {...}}, then the guard ends
 """
 
@@ -52,6 +52,8 @@ class Guard:
         self.code: int | None = None
         self.killed: set[tuple[int, int]] = set()
         self.alone = False
+        self.linger = True
+        """Whether the attempt's first process gets its grace also when nothing else of the attempt is left."""
         self._wake, self._wake_end = socket.socketpair()
         self._wake.settimeout(0)
         self._wake_end.settimeout(0)
@@ -73,9 +75,9 @@ class Guard:
         while True:
             self.wait(None)
             self.reap()
-            word = self.hear()
-            if word is not None:
-                return float(word["stop"])
+            grace_s = self.hear()
+            if grace_s is not None:
+                return grace_s
             if self.alone:
                 return 0.0
 
@@ -127,14 +129,17 @@ class Guard:
     def _ask_to_end(self, deadline: float) -> None:
         asked: set[tuple[int, int]] = set()
         while (members := self.members()) and self.clock.now() < deadline and not self.alone:
+            awaited = [proc for proc in members if self.linger or proc.pid != self.main]
+            if not awaited:
+                return
             new = [proc for proc in members if (proc.pid, proc.start) not in asked]
             if not asked:
                 self._send(new, (signal.SIGCONT, signal.SIGTERM))
             asked |= {(proc.pid, proc.start) for proc in new}
-            self._wait_for(members, min(deadline, self.clock.now() + _RESCAN_S))
-            word = self.hear()
-            if word is not None:
-                deadline = min(deadline, self.clock.now() + float(word["stop"]))
+            self._wait_for(awaited, min(deadline, self.clock.now() + _RESCAN_S))
+            grace_s = self.hear()
+            if grace_s is not None:
+                deadline = min(deadline, self.clock.now() + grace_s)
 
     def _kill(self, members: list[proctree.Proc]) -> None:
         self.killed |= {(proc.pid, proc.start) for proc in members}
@@ -185,8 +190,8 @@ class Guard:
             self._wake.recv(4096)
         return ready
 
-    def hear(self) -> dict[str, Any] | None:
-        """The supervisor's word, if there is one; its death makes us `alone`."""
+    def hear(self) -> float | None:
+        """The grace, if the supervisor has said one; its death makes us `alone`."""
         if self.alone:
             return None
         try:
@@ -198,8 +203,9 @@ class Guard:
         if not data:
             self.alone = True
             return None
-        word: dict[str, Any] = json.loads(data)
-        return word
+        word = json.loads(data)
+        self.linger = word["linger"]
+        return float(word["stop"])
 
     def say(self, word: dict[str, Any]) -> None:
         """Tell the supervisor; a dead one need not hear it."""

@@ -50,6 +50,7 @@ CONFIG = {
     "waits": {"tick": f"{TICK_S:g}s"},
     "env": {"OMP_NUM_THREADS": "1"},
 }
+GUARD = "of the stop, TERM to proof"
 Parts = dict[str, float]
 
 
@@ -108,11 +109,12 @@ def from_log(run: Run, struck_t: float, reached: Parts) -> Parts:
     def first(*kinds: type) -> float:
         return next(line.event.t for line in run.lines() if isinstance(line.event, kinds) and line.event.t > struck_t)
 
+    took_s = next(event.took_s for event in run.events(ev.AttemptOver) if event.t > struck_t)
     names = ("detect", "evidence", "stop with proof", "decide, pick, prepare", "log safe, launch")
     kinds = ((ev.Stalled, ev.RankEnded), (ev.Collected,), (ev.AttemptOver,), (ev.Prepared,), (ev.Launched,))
     times = [struck_t, *(first(*kind) for kind in kinds)]
     parts = dict(zip(names, (after - before for before, after in itertools.pairwise(times)), strict=True))
-    return parts | from_stamps(struck_t, reached, times[-1])
+    return parts | from_stamps(struck_t, reached, times[-1]) | {GUARD: took_s}
 
 
 @contextlib.contextmanager

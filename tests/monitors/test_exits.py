@@ -65,6 +65,11 @@ def test_signals_have_names(code: int, name: str):
     assert exit_of(0, code, 1).signal == name
 
 
+def test_torchrun_says_which_ranks_it_ends_itself():
+    assert exits.closed(torchrun("kill")) == {16630}
+    assert exits.closed("") == set()
+
+
 def test_a_taken_port_is_seen():
     assert exits.port_taken(torchrun("port"))
     older = "RuntimeError: The server socket has failed to listen on any local network address. The server socket has failed to bind to "

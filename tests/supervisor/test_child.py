@@ -204,6 +204,39 @@ def test_a_shorter_grace_is_taken_at_once(attempt):
     assert gone.took_s < 5
 
 
+LAUNCHER = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+subprocess.run([sys.executable, "-c", {rank!r}])
+print("it ended", flush=True)
+signal.sigtimedwait([], {wait_s})
+"""
+RANK = "import time; print('up', flush=True); time.sleep(600)"
+SAVING_RANK = "import signal, sys; signal.signal(15, lambda *_: sys.exit(print('saved'))); print('up', flush=True); signal.pause()"
+
+
+def test_a_launcher_without_ranks_is_not_waited_for(attempt):
+    one = attempt(LAUNCHER.format(rank=RANK, wait_s=600)).up()
+    one.child.stop(grace_s=300, now=CLOCK.now(), linger=False)
+    gone = one.until(child.Gone)
+    assert (gone.code, gone.killed, gone.left) == (-9, 1, ())
+
+
+def test_a_launcher_that_has_something_to_tell_is_waited_for(attempt):
+    one = attempt(LAUNCHER.format(rank=RANK, wait_s=0.5)).up()
+    one.child.stop(grace_s=300, now=CLOCK.now())
+    gone = one.until(child.Gone)
+    assert (gone.code, gone.killed, gone.left) == (0, 0, ())
+    assert "it ended" in one.out.read_text()
+
+
+def test_ranks_have_their_grace_whether_or_not_their_launcher_lingers(attempt):
+    one = attempt(LAUNCHER.format(rank=SAVING_RANK, wait_s=600)).up()
+    one.child.stop(grace_s=300, now=CLOCK.now(), linger=False)
+    assert one.until(child.Gone).killed == 1
+    assert "saved" in one.out.read_text()
+
+
 def test_signals_of_slurm_to_everybody_do_not_end_the_guard(attempt):
     one = attempt("print('up', flush=True); import time; time.sleep(600)").up()
     guard = one.child.guard_pid
