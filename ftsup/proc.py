@@ -16,6 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+REAP_S = 0.5
+"""What was killed is dead within this, or it hangs in the kernel: then nobody waits for it."""
 OUTPUT_CAP = 64 * 1024 * 1024
 """Bytes of stdout and stderr read back, each: `squeue --json` of a big cluster is tens of MB."""
 
@@ -66,7 +68,8 @@ class Running:
         """End it with its whole group, now."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(REAP_S)
         return self._finish(None, why)
 
     def wait(self, deadline_s: float) -> Done:

@@ -82,6 +82,11 @@ class RunDir:
         """What people ask for."""
         return self.root / "requests"
 
+    @property
+    def cancelled(self) -> Path:
+        """There when it was cancelled: it never comes back."""
+        return self.root / "cancelled"
+
     def decision(self, job: str, restarts: int) -> Path:
         """The mirrored decision of one grant."""
         return self.root / "decisions" / f"{job}.{restarts}.json"

@@ -48,7 +48,7 @@ def cancel(ports: Ports, run: str | None, runs_dir: Path) -> None:
 
 def _write_wish(run: RunDir, ports: Ports) -> None:
     """The marker first: bash looks at it before it requeues. Then the request, which the leader takes."""
-    fd = os.open(run.root / "cancelled", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(run.cancelled, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
         file.write(f"{ports.now().isoformat(timespec='seconds')} {ports.user}\n")
     run.requests.mkdir(mode=0o700, exist_ok=True)

@@ -30,6 +30,7 @@ _PR_SET_NAME = 15
 _REQUEST_CAP = 64 * 1024
 _FILE_CAP = 8 << 20
 _COPY_CAP = 64 << 20
+_LINE_CAP = 1024
 
 
 class Work:
@@ -44,6 +45,7 @@ class Work:
             "mirror": self.mirror,
             "write": self.write,
             "requests": self.requests,
+            "add_line": self.add_line,
             "copy": self.copy,
             "pick": self.pick,
             "logs": self.logs,
@@ -57,9 +59,15 @@ class Work:
         """A small file, whole or not at all."""
         write_whole(Path(path), text.encode(errors="surrogateescape"))
 
-    def requests(self, *, folder: str) -> list[dict[str, str]]:
-        """Take what people ask for: only our own user's plain files, each once."""
-        return take_requests(Path(folder))
+    def requests(self, *, folder: str, cancelled: str = "") -> list[dict[str, str]]:
+        """Take what people ask for: only our own user's plain files, each once. The mark of a cancelled run stays, and asks always."""
+        found = take_requests(Path(folder))
+        mark = _read_plain(cancelled, cap_bytes=_LINE_CAP, ours=True)
+        return found if mark is None else [*found, {"request": "cancel", "who": mark.decode(errors="replace").strip().rpartition(" ")[2]}]
+
+    def add_line(self, *, path: str, line: str) -> None:
+        """Add a line to a small file, once."""
+        add_line(Path(path), line)
 
     def copy(self, *, source: str, target: str) -> int:
         """Copy a folder of evidence, file by file; how many files."""
@@ -88,6 +96,13 @@ def take_requests(folder: Path) -> list[dict[str, str]]:
         return [request for name in names if (request := _take_request(fd, name)) is not None]
     finally:
         os.close(fd)
+
+
+def add_line(path: Path, line: str) -> None:
+    """The file with the line at its end, unless it has it."""
+    before = path.read_text() if path.exists() else ""
+    if line not in before.splitlines():
+        write_whole(path, f"{before}{line}\n".encode())
 
 
 def _take_request(folder: int, name: str) -> dict[str, str] | None:

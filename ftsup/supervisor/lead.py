@@ -81,6 +81,7 @@ class Lead:
         self.kill_wait_s: float | None = None
         self.silent_t: dict[str, float] = {}
         self.status_t = self.requests_t = 0.0
+        self.cancel_asked = False
         self.quit: int | None = None
         self.quit_t: float | None = None
         self.signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -111,7 +112,7 @@ class Lead:
     def run(self) -> int:
         """Lead until the machine says quit."""
         grant = self.grant
-        write_private(self.local / f"port.{grant.restarts}", str(self.link.port).encode())
+        self._keep(f"port.{grant.restarts}", str(self.link.port).encode())
         self._ask_config()
         self._record_code()
         started = ev.LeaderStarted(
@@ -211,7 +212,14 @@ class Lead:
 
     def _progress(self, state: State) -> None:
         """For bash, which counts our deaths without progress."""
-        write_private(self.local / "progress", f"{state.best_step}\n".encode())
+        self._keep("progress", f"{state.best_step}\n".encode())
+
+    def _keep(self, name: str, data: bytes) -> None:
+        """A small file of ours on the local disk; one that is full for a while must not end us."""
+        try:
+            write_private(self.local / name, data)
+        except OSError as error:
+            say(f"{self.local / name} cannot be written: {error.strerror}")
 
     # Sensing --------------------------------------------------------------------------------------------------------------
 
@@ -232,7 +240,14 @@ class Lead:
         """What comes round by itself: people's requests, and their view of now."""
         if now - self.requests_t >= REQUESTS_S:
             self.requests_t = now
-            self.clerk.ask("requests", now=now, limit_s=30.0, then=requests, folder=str(self.run_dir.requests))
+            self.clerk.ask(
+                "requests",
+                now=now,
+                limit_s=30.0,
+                then=self._requests,
+                folder=str(self.run_dir.requests),
+                cancelled=str(self.run_dir.cancelled),
+            )
         if now - self.status_t >= STATUS_S:
             self.status_t = now
             self.link.ask_counters()
@@ -267,10 +282,17 @@ class Lead:
         }
         actions[type(order)](order, now)
 
-    def _start_step(self, _order: ev.StartStep, _now: float) -> None:
+    def _requests(self, answer: object) -> list[LeaderEvent]:
+        """What people asked for; the wish to end it for good is heard once."""
+        found = [one for one in requests(answer) if one.request != "cancel" or not self.cancel_asked]
+        wishes = [one for one in found if one.request == "cancel"]
+        self.cancel_asked = self.cancel_asked or bool(wishes)
+        return [one for one in found if one.request != "cancel" or one is wishes[0]]
+
+    def _start_step(self, _order: ev.StartStep, now: float) -> None:
         why = self.step.start(self.grant.nodes, addresses=self.link.addresses)
         if why:
-            say(why)
+            self._take([ev.StepEnded(t=now, text=why)], now)
 
     def _start_node(self, order: ev.StartNode, now: float) -> None:
         why = self.step.start_one(order.node, self.grant.nodes, addresses=self.link.addresses)
@@ -303,7 +325,7 @@ class Lead:
                 why = error.message if done.code is not None else f"{error.message} ({done.why})"
                 return [ev.SlurmFailed(op=op, kind=type(error).__name__, why=why)]
 
-        self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.grant.environ, cwd=self.run_dir.root)
+        self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.grant.environ, cwd=self.local)
 
     def _ask_config(self) -> None:
         """KillWait is Slurm's to say."""
@@ -324,7 +346,7 @@ class Lead:
         grant = self.state.epoch.grant + (0 if self.state.job == self.grant.job and self.state.restarts == self.grant.restarts else 1)
         job = {"folder": self.config.workdir, "record_dir": str(self.run_dir.root / "git"), "grant": grant}
         argv = [sys.executable, "-m", "ftsup.incident", "code", msgspec.json.encode(job).decode()]
-        self.calls.start(argv, now=self.clock.now(), limit_s=60.0, then=recorded, cwd=self.run_dir.root)
+        self.calls.start(argv, now=self.clock.now(), limit_s=60.0, then=recorded, cwd=self.local)
 
     def _ask_slurm(self, _order: ev.AskSlurm, now: float) -> None:
         def said(job: Job) -> list[LeaderEvent]:
@@ -350,16 +372,10 @@ class Lead:
         self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job)
 
     def _chain(self, now: float) -> None:
-        """Submit the same script once more, after us. The run knows its jobs: a successor that is there is not submitted again."""
-        jobs = self.run_dir.jobs.read_text().split()
-        later = jobs[jobs.index(self.grant.job) + 1 :] if self.grant.job in jobs else []
-        if later:
-            self._take([ev.Chained(t=now, job=later[-1])], now)
-            return
+        """Submit the same script once more, after us. The log has the answer: a new leader does not submit it again."""
 
         def submitted(job: str) -> list[LeaderEvent]:
-            with self.run_dir.jobs.open("a") as file:
-                file.write(f"{job}\n")
+            self.clerk.ask("add_line", now=self.clock.now(), limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=job)
             return [ev.Chained(job=job)]
 
         avoided = sorted({*self.config.slurm.exclude, *self.state.history.avoided})
@@ -381,7 +397,7 @@ class Lead:
             "epoch": str(self.state.epoch),
         }
         data = msgspec.json.encode(decision) + b"\n"
-        write_private(self.local / f"decision.{self.grant.restarts}.json", data)
+        self._keep(f"decision.{self.grant.restarts}.json", data)
         path = self.run_dir.decision(self.grant.job, self.grant.restarts)
 
         def mirrored(answer: object) -> list[LeaderEvent]:
@@ -409,7 +425,7 @@ class Lead:
         if command:
             news = {"kind": order.kind, "text": order.text, "run": self.run_dir.id, "job": self.grant.job, "path": str(self.run_dir.root)}
             text = msgspec.json.encode(news).decode()
-            self.calls.start(command, now=now, limit_s=30.0, then=notified, env=self.grant.environ, cwd=self.run_dir.root, text=text)
+            self.calls.start(command, now=now, limit_s=30.0, then=notified, env=self.grant.environ, cwd=self.local, text=text)
 
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
@@ -423,7 +439,7 @@ class Lead:
         return ended or self.clock.now() >= self.quit_t
 
 
-def requests(answer: object) -> list[LeaderEvent]:
+def requests(answer: object) -> list[ev.Asked]:
     """What people asked for."""
     if isinstance(answer, ClerkFailed):
         return []

@@ -43,6 +43,9 @@ from ftsup.supervisor.wire import Counter
 LEAVE_S = 5.0
 """The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
 LOGS_S = 1.0
+VANISH_S = 5.0
+"""torchrun says at once which of its ranks failed. One without a record, of which it says nothing for so long, ended with os._exit(0)."""
+SOON_S = 0.2
 SLURM_S = 30.0
 ERR_CAP = 256 * 1024
 ENDINGS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -81,7 +84,9 @@ class NodeSupervisor:
         self.pidfds: dict[int, int] = {}
         """Rank -> handle on its process."""
         self.told: set[int] = set()
-        """Ranks whose end was seen."""
+        """Ranks whose end was told."""
+        self.vanished: dict[int, float] = {}
+        """Rank -> when it was first seen to be gone without a word."""
         self.env: dict[str, str] = dict(place.environ)
         self.instance = f"{place.node}:{os.getpid()}:{now:.3f}"
         self.link = NodeLink(read_keys(run.keys), addresses=place.addresses, up=self._up(), now=now)
@@ -104,15 +109,19 @@ class NodeSupervisor:
 
     def _until(self) -> float | None:
         child_t = self.child.due_at() if self.child else None
-        look_t = self.looked_t + self.config.waits.tick_s if self._looks() else None  # whatever else wakes us meanwhile
+        look_t = self._look_t() if self._looks() else None  # whatever else wakes us meanwhile
         return soonest(self.calls.deadline_t(), self.clerk.deadline_t(), child_t, look_t, self.leave_t, self.alone_t)
+
+    def _look_t(self) -> float:
+        return self.looked_t + (SOON_S if self.vanished else self.config.waits.tick_s)
 
     def _turn(self, turn: Turn) -> None:
         now = turn.now
         if turn.away_s:
             self.link.forget_time(now)
             self._happen(machine.WasAway(t=now))
-        for order in self.link.receive(now):
+        orders = self.link.receive(now)
+        for order in () if self.place.held else orders:  # they are for the one that has the ranks
             self._happen(machine.Ordered(t=now, order=order))
         for number in self.signals.take():
             self._happen(machine.Signal(t=now, warning=number not in ENDINGS))
@@ -145,15 +154,19 @@ class NodeSupervisor:
         if not self._looks():
             return
         died = any(_readable(fd) for fd in self.pidfds.values())
-        if not died and now - self.looked_t < self.config.waits.tick_s:
+        if not died and now < self._look_t():
             return
         self.looked_t = now
         beats = self._beats()
         seen = heartbeat.sights(beats)
         self._hold(seen)
-        ended = faults.ends(exits.records(beats), (), node=self.place.node, ranks=self.state.ranks)
-        silent = [self._vanished(sight) for rank, sight in seen.items() if self._gone(sight) and rank not in {f.rank for f in ended}]
-        new = tuple(fault for fault in (*ended, *silent) if fault.rank not in self.told)
+        records = exits.records(beats)
+        silent = {rank for rank, sight in seen.items() if self._gone(sight)} - records.keys() - self.told
+        said = exits.rank_exits(self._torchrun_said()) if silent else []
+        ended = faults.ends(records, said, node=self.place.node, ranks=self.state.ranks)
+        self.vanished = {rank: self.vanished.get(rank, now) for rank in silent - {fault.rank for fault in ended}}
+        unsaid = [self._vanished(rank) for rank, since_t in self.vanished.items() if now - since_t >= VANISH_S]
+        new = tuple(fault for fault in (*ended, *unsaid) if fault.rank not in self.told)
         self.told |= {fault.rank for fault in new if fault.rank is not None}
         self._happen(machine.Looked(t=now, sights=seen))
         if new:
@@ -162,9 +175,12 @@ class NodeSupervisor:
     def _gone(self, sight: heartbeat.RankSight) -> bool:
         return sight.process is procs.State.GONE
 
-    def _vanished(self, sight: heartbeat.RankSight) -> Fault:
-        """It left no record: a signal, or os._exit. Which, torchrun says a moment later."""
-        return Fault(how=How.SIGNAL, node=self.place.node, rank=sight.rank)
+    def _vanished(self, rank: int) -> Fault:
+        """It left no record, and torchrun had time to say that it failed: it did not, unless torchrun itself cannot speak."""
+        torchrun = procs.look(self.child.pid) if self.child and self.child.pid else None
+        if torchrun is not None and torchrun.state is procs.State.RUNNING:
+            return Fault(how=How.RETURNED, node=self.place.node, rank=rank, code=0)
+        return Fault(how=How.SIGNAL, node=self.place.node, rank=rank)
 
     def _hold(self, seen: dict[int, heartbeat.RankSight]) -> None:
         """A handle on each rank: its death wakes the loop."""
@@ -260,10 +276,16 @@ class NodeSupervisor:
 
     def _find_port(self, act: machine.FindPort, now: float) -> None:
         address = launch.meeting_address(own_addresses(), nodes=len(self.place.nodes), hint=act.hint)
-        self._happen(machine.PortFound(t=now, address=address, port=launch.free_port(address)))
+        try:
+            port = launch.free_port(address)
+        except OSError as error:
+            fault = Fault(how=How.SETUP, node=self.place.node, error=f"no free port on {address}: {error.strerror}")
+            self._happen(machine.NotStarted(t=now, fault=fault))
+            return
+        self._happen(machine.PortFound(t=now, address=address, port=port))
 
     def _start_child(self, act: machine.StartChild, now: float) -> None:
-        self.order, self.told, self.looked_t = act.order, set(), now
+        self.order, self.told, self.vanished, self.looked_t = act.order, set(), {}, now
         at = {"worker": self.run_dir.worker, "beats": self._beats(), "out": self._out()}
         env = launch.environment(self.env, self.config, act.order, own=self.place.env, at=at)
         try:
@@ -296,7 +318,7 @@ class NodeSupervisor:
             return [machine.Gathered(t=now, incident=act.incident, faults=found)]
 
         argv = [sys.executable, "-m", "ftsup.incident", "collect", msgspec.json.encode(job).decode()]
-        self.calls.start(argv, now=now, limit_s=act.limit_s, then=done, cwd=self.run_dir.root)
+        self.calls.start(argv, now=now, limit_s=act.limit_s, then=done, cwd=self.local.root)
 
     def _end_child(self, act: machine.EndChild, now: float) -> None:
         if self.child is not None:
@@ -310,6 +332,8 @@ class NodeSupervisor:
     def _lonely(self, now: float) -> None:
         if self.link.quiet_s(now) < self.rules.node_grace_s and not self.place.held:
             self.lock.show_life()
+        if self.alone_t is not None and self.link.quiet_s(now) < self.rules.lead_grace_s:
+            self.alone_t = None  # a leader is there again, and decides
         if self.alone_t is not None and now >= self.alone_t:
             self.alone_t = None
             self._slurm("requeue", now, lambda _: [], job_id=self.place.job)
@@ -331,7 +355,7 @@ class NodeSupervisor:
         self._slurm("show", now, job_said, job_id=self.place.job)
 
     def _requeue_alone(self, act: machine.RequeueAlone, now: float) -> None:
-        self.alone_t = now + act.delay_s
+        self.alone_t = soonest(self.alone_t, now + act.delay_s)
 
     def _slurm(self, op: str, now: float, then: Callable[[Any], list[Happening]], **args: object) -> None:
         def done(done: proc.Done) -> list[Happening]:
@@ -340,7 +364,7 @@ class NodeSupervisor:
             except SlurmError:
                 return [machine.BatchHost(t=now, alive=None)]
 
-        self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.place.environ, cwd=self.run_dir.root)
+        self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.place.environ, cwd=self.local.root)
 
     # The ranks' output ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ srun runs in a session of its own with its output in a file of the leader's loca
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,8 @@ class Step:
             self._main = self._ours[-1]
             pid = self._main.pid
             process = proctree.read(pid)
-            write_private(self._file, msgspec.json.encode(Known(pid=pid, start=process.start if process else 0)))
+            with contextlib.suppress(OSError):  # a full disk: a new leader cannot adopt it, and the nodes' locks keep a second one out
+                write_private(self._file, msgspec.json.encode(Known(pid=pid, start=process.start if process else 0)))
         return why
 
     def start_one(self, node: str, nodes: Sequence[str], *, addresses: Sequence[str]) -> str:
@@ -89,7 +91,7 @@ class Step:
         env = {**self._environ, ADDRESSES: ",".join(addresses), NODES: ",".join(nodes), RUN: str(self._run)}
         try:
             command = argv(targets, chdir=self._run, overlap=overlap, environ=self._environ)
-            self._ours.append(proc.detach(command, env=env, cwd=self._run, output=self._local / "step.out"))
+            self._ours.append(proc.detach(command, env=env, cwd=self._local, output=self._local / "step.out"))
         except OSError as error:
             return f"srun cannot be started: {error.strerror or error}"
         return ""

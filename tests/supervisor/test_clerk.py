@@ -14,7 +14,7 @@ from ftsup import eventlog
 from ftsup.events import Line, Noted
 from ftsup.supervisor import proctree
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
-from ftsup.supervisor.clerkwork import copy_folder, take_requests
+from ftsup.supervisor.clerkwork import Work, add_line, copy_folder, take_requests
 from ftsup.supervisor.clock import BootClock
 
 CLOCK = BootClock()
@@ -201,6 +201,21 @@ def test_a_clerk_ignores_what_slurm_sends_to_everybody_and_stays_small(desk, tmp
 def ask(folder, name, **fields):
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps(fields))
+
+
+def test_the_mark_of_a_cancelled_run_asks_for_it_again_and_again(tmp_path):
+    """The request may be taken by a leader that dies of it; the mark stays."""
+    ask = {"folder": str(tmp_path / "requests"), "cancelled": str(tmp_path / "cancelled")}
+    assert Work().requests(**ask) == []
+    (tmp_path / "cancelled").write_text("2026-01-01T00:00:00+00:00 me\n")
+    assert Work().requests(**ask) == [{"request": "cancel", "who": "me"}]
+    assert Work().requests(**ask) == [{"request": "cancel", "who": "me"}]
+
+
+def test_a_line_is_added_once(tmp_path):
+    for line in ("7", "8", "8"):
+        add_line(tmp_path / "jobs", line)
+    assert (tmp_path / "jobs").read_text() == "7\n8\n"
 
 
 def test_requests_of_people_are_taken_once(tmp_path):
