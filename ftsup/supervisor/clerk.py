@@ -21,6 +21,7 @@ T = TypeVar("T")
 _BACK_OFF_MAX_S = 30.0
 _AWAY_S = 5.0
 _REAP_S = 0.5
+_TELL = 5
 
 
 class ClerkFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +55,7 @@ class Clerk(Generic[T]):
         self._program: Program | None = None
         self._failures = 0
         self._again_t = now
-        self._wrong: dict[str, str] = {}
+        self._wrong: dict[str, set[str]] = {}
         self._notes: list[str] = []
         self._start()
 
@@ -209,6 +210,7 @@ class Clerk(Generic[T]):
         return request.then(ClerkFailed(what=request.what, why=why))
 
     def _note(self, what: str, why: str) -> None:
-        if self._wrong.get(what) != why:
-            self._wrong[what] = why
+        whys = self._wrong.setdefault(what, set())
+        if why not in whys and len(whys) < _TELL:  # two of them may take turns for as long as the disk is away
+            whys.add(why)
             self._notes.append(f"{what}: {why}")

@@ -95,6 +95,15 @@ def test_a_failure_is_a_value_told_once_until_it_works_again(desk, tmp_path):
     assert desk.clerk.notes() == ["write: works again"]
 
 
+def test_two_failures_that_take_turns_are_told_once_each(desk, tmp_path):
+    (tmp_path / "blocked").write_text("a file where a folder is needed")
+    (tmp_path / "folder" / "x").mkdir(parents=True)
+    for name in ("blocked/x", "folder/x") * 3:
+        desk.ask("write", path=str(tmp_path / name), text="")
+        assert isinstance(desk.answer(), ClerkFailed)
+    assert len(desk.clerk.notes()) == 2
+
+
 def test_a_killed_clerk_is_replaced_and_its_request_answered(desk, tmp_path):
     desk.ask("write", path=str(tmp_path / "a"), text="")
     desk.answer()
