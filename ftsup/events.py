@@ -269,6 +269,8 @@ class AttemptOver(Event, frozen=True, kw_only=True):
     ended: tuple[Fault, ...] = ()
     left: tuple[str, ...] = ()
     took_s: float = 0.0
+    step: int | None = None
+    """What all ranks of the node had done; None: unknown."""
 
 
 class Warned(Event, frozen=True, kw_only=True):

@@ -411,7 +411,10 @@ def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
 
 
 def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
-    if event.epoch != state.epoch or event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
+    if event.epoch != state.epoch:
+        return state, ()
+    state = _reached(state, event.step)
+    if event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
         return state, ()
     bad = tuple(fault for fault in event.ended if fault.how is not How.RETURNED)
     stuck = tuple(Fault(how=How.UNKILLABLE, node=event.node, error=left) for left in event.left)

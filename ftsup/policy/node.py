@@ -107,6 +107,8 @@ class Gone(Happening, frozen=True, kw_only=True):
 
     left: tuple[str, ...] = ()
     took_s: float = 0.0
+    step: int | None = None
+    """What all ranks of the node had done; None: unknown."""
 
 
 class Gathered(Happening, frozen=True, kw_only=True):
@@ -386,7 +388,13 @@ def _gone(state: State, happening: Gone, rules: Rules) -> Change:
     if state.stage is not Stage.ENDING:
         return state, ()
     over = ev.AttemptOver(
-        node=state.node, epoch=state.epoch, code=state.code, ended=state.ended, left=happening.left, took_s=happening.took_s
+        node=state.node,
+        epoch=state.epoch,
+        code=state.code,
+        ended=state.ended,
+        left=happening.left,
+        took_s=happening.took_s,
+        step=happening.step,
     )
     state, later = replace(state, stage=Stage.IDLE, over=over, watch=Watch(), next=None), state.next
     if state.leaving or later is None:

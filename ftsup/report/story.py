@@ -190,6 +190,8 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return _progressed(story, event, now)
         case events.Saved(epoch=epoch, step=step) if epoch == story.epoch:
             return replace(story, saved_step=step)
+        case events.AttemptOver(epoch=epoch, step=int() as step) if epoch == story.epoch:
+            return _reached(story, step)
         case events.Signalled() | events.Terminated():
             return replace(story, told=story.told or now)
         case events.CheckpointPicked(path=path):
@@ -198,6 +200,15 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return replace(story, notes=(*story.notes, f"{node}: {text}" if node else text)[-_NOTES:])
         case _:
             return story
+
+
+def _reached(story: Story, step: int) -> Story:
+    """How far an attempt came is known to the step once it is over; before, to the minute."""
+    incidents = tuple(
+        replace(incident, at_step=max(step, incident.at_step or 0)) if incident.epoch == story.epoch and incident.back is None else incident
+        for incident in story.incidents
+    )
+    return replace(story, step=max(step, story.step or 0), incidents=incidents)
 
 
 def _progressed(story: Story, event: events.Progressed, now: Moment) -> Story:

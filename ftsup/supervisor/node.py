@@ -20,13 +20,14 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup import proc
-from ftsup.config import Config
+from ftsup.config import Config, Launch
 from ftsup.errors import SlurmError
 from ftsup.events import Fault, How
 from ftsup.incident.collect import Job as Evidence
 from ftsup.monitors import exits, faults, heartbeat, procs
 from ftsup.policy import node as machine
 from ftsup.policy.node import Happening, Stage, State
+from ftsup.policy.watch import step_of
 from ftsup.ports import Clock, Job, JobState, Node, NodeState
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
@@ -219,9 +220,16 @@ class NodeSupervisor:
             os.close(fd)
         self.pidfds = {}
         self._bring_logs(now, final=True)
-        self._happen(machine.Gone(t=now, left=gone.left, took_s=gone.took_s))
+        self._happen(machine.Gone(t=now, left=gone.left, took_s=gone.took_s, step=self._reached()))
         if not gone.left:
             children.clean([self._beats()])
+
+    def _reached(self) -> int | None:
+        """The step that all ranks of the node had done at the end."""
+        base = self.order.base_step if self.order else None
+        steps = [step_of(sight.beat, base) for sight in heartbeat.sights(self._beats()).values() if sight.pid]
+        known = [step for step in steps if step is not None]
+        return min(known) if known and len(known) == len(steps) else None
 
     def _torchrun_said(self) -> str:
         """The end of its error output."""
@@ -322,7 +330,14 @@ class NodeSupervisor:
 
     def _end_child(self, act: machine.EndChild, now: float) -> None:
         if self.child is not None:
-            self.child.stop(grace_s=act.grace_s, now=now)
+            self.child.stop(grace_s=act.grace_s, now=now, linger=self._owes())
+
+    def _owes(self) -> bool:
+        """Whether what we started may have something left to tell or to do when its ranks are gone; torchrun only how a rank vanished."""
+        if self.config.launch is not Launch.TORCHRUN:
+            return True
+        pids = {sight.pid for rank, sight in heartbeat.sights(self._beats()).items() if rank in self.vanished}
+        return not pids <= exits.closed(self._torchrun_said())
 
     def _exit(self, _act: machine.Exit, now: float) -> None:
         self.leave_t = now + LEAVE_S

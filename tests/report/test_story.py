@@ -154,3 +154,17 @@ def test_a_wall_clock_that_was_set_back_or_cannot_be_read_gives_no_nonsense(lead
     last = leader.story.last
     assert between_s(replace(last, grant=1), replace(last, grant=2, wall="2020-01-01T00:00:00+00:00")) == 0.0
     assert between_s(replace(last, grant=1), replace(last, grant=2, wall="soon")) is None
+
+
+def test_the_end_of_an_attempt_tells_its_last_step() -> None:
+    """Progress is told once a minute only: what was replayed is known from the end of the attempt."""
+    epoch = ev.Epoch(1, 1)
+    launch = ev.Launch(node="n1", epoch=epoch, node_rank=0, nodes=1, address="a", port=1)
+    lines = [
+        Line(n=1, event=ev.LeaderStarted(job="1", restarts=0, host="n1", pid=1, nodes=("n1",)), orders=(launch,)),
+        Line(n=2, event=ev.Progressed(t=1.0, node="n1", epoch=epoch, phase="step", step=70)),
+        Line(n=3, event=ev.Signalled(t=5.0, signal="SIGTERM")),
+        Line(n=4, event=ev.AttemptOver(t=6.0, node="n1", epoch=epoch, code=None, step=82)),
+        Line(n=5, event=ev.LeaderStarted(job="1", restarts=1, host="n1", pid=1, nodes=("n1",))),
+    ]
+    assert tell(lines).incidents[0].at_step == 82
