@@ -41,3 +41,17 @@ def test_finished_training_that_does_not_exit_is_finished_and_stays_so(site) -> 
     assert run.until_over().exit_code == 0
     assert run.grants() == 2
     assert run.launches() == [ev.Epoch(1, 1)]
+
+
+def test_training_that_leaves_by_os_exit_is_finished(site) -> None:
+    """It leaves no record, and torchrun says nothing of a rank that ended with 0."""
+    run = site.submit()
+    run.until_trains()
+    for rank in (0, 1):
+        run.once(rank, "leave at the end")
+    run.until(lambda: not list((run.work / "control").glob("once.*")))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    assert run.incidents() == []
+    assert run.decision()["verdict"] == "finished"
+    assert run.launches() == [ev.Epoch(1, 1)]

@@ -18,6 +18,7 @@ from pathlib import Path
 from ftsup_worker import beat, saved
 
 SAVE_EVERY = 5
+LAST_WORDS: list[str] = []
 
 
 def stand_still() -> None:
@@ -36,6 +37,8 @@ def act(word: str) -> None:
         threading.Thread(target=stand_still).start()
     elif word == "atexit at the end":
         atexit.register(stand_still)
+    elif word == "leave at the end":
+        LAST_WORDS.append(word)
 
 
 def asked(control: Path, rank: int, step: int) -> str:
@@ -71,6 +74,8 @@ def main() -> None:
             save(Path("ckpt"), step)
         act(asked(control, rank, step))
     print(f"rank {rank} is done at step {step}")
+    if LAST_WORDS:
+        os._exit(0)  # as people do who have seen NCCL hang in its own end
 
 
 main()
