@@ -6,6 +6,8 @@ with one fsync, acknowledge, act. A Launch or a Requeue also waits, bounded, unt
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -458,9 +460,9 @@ def notified(done: proc.Done) -> list[LeaderEvent]:
 
 
 def say(text: str) -> None:
-    """For the batch script's output."""
-    sys.stderr.write(f"ftsup: {text}\n")
-    sys.stderr.flush()
+    """For the batch script's output, which lies on the shared disk: full or gone, it must not cost the leader."""
+    with contextlib.suppress(OSError):
+        os.write(sys.stderr.fileno(), f"ftsup: {text}\n".encode(errors="replace"))
 
 
 __all__ = ["Grant", "Lead", "Stage"]

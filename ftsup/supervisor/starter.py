@@ -21,6 +21,8 @@ ADDRESSES = "FTSUP_LEADER"
 NODES = "FTSUP_NODES"
 RUN = "FTSUP_RUN"
 OPTIONS = ("--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL")
+DEAF = 'trap \'\' USR1 USR2; exec "$0" "$@"'
+"""The warning may come while Python starts: one that is missed costs nothing, since the leader knows the end by Slurm's clock."""
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +43,7 @@ def argv(nodes: Sequence[str], *, chdir: Path, overlap: bool, environ: Mapping[s
     words = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--chdir={chdir}", *OPTIONS]
     words += [f"--cpus-per-task={cpus}"] if cpus else []  # 22.05 to 23.02 do not hand it on from sbatch
     words += ["--overlap"] if overlap else []
-    return [*words, sys.executable, "-m", "ftsup", "node"]
+    return [*words, "sh", "-c", DEAF, sys.executable, "-m", "ftsup", "node"]
 
 
 class Step:

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.realslurm, pytest.
 @pytest.mark.parametrize("cluster", ["real", "real_cgroup"])
 def test_hang_is_restarted_requeue_is_resumed_and_the_job_completes(cluster, request) -> None:
     site = request.getfixturevalue(cluster)
-    run = site.submit(slurm={"nodes": 2}, workers_per_node=1)
+    run = site.submit(slurm={"nodes": 2, "mem": "2GiB"}, workers_per_node=1)
     run.until_trains(more=12)
     run.once(1, "hang")
     incident = run.until_judged(1)

@@ -1,0 +1,39 @@
+"""The srun command of the node supervisors, and what its tasks hear while they start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftsup.supervisor import lead, starter
+
+
+def test_one_task_on_each_node_with_what_slurm_does_not_hand_on() -> None:
+    argv = starter.argv(["n1", "n2"], chdir=Path("/runs/a"), overlap=True, environ={"SLURM_CPUS_PER_TASK": "8"})
+    assert argv[0] == "srun"
+    assert {"--nodes=2", "--ntasks=2", "--nodelist=n1,n2", "--chdir=/runs/a", "--cpus-per-task=8", "--overlap"} <= set(argv)
+    assert argv[-4:] == [sys.executable, "-m", "ftsup", "node"]
+
+
+@pytest.mark.e2e
+def test_the_warning_does_not_end_a_supervisor_that_is_just_starting() -> None:
+    argv = starter.argv(["n1"], chdir=Path("/"), overlap=False, environ={})
+    task = argv[argv.index("sh") : -3]  # as slurmstepd executes it, with another program of Python's
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGUSR1); os.kill(os.getpid(), signal.SIGUSR2); print('lives')"
+    done = subprocess.run([*task, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "lives\n")
+
+
+@pytest.mark.e2e
+def test_a_full_disk_below_the_batch_output_does_not_end_the_leader() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        code = f"from {lead.__name__} import say; say('hello'); say('again')"
+        done = subprocess.run([sys.executable, "-c", code], stderr=full, timeout=60, check=False)
+    finally:
+        os.close(full)
+    assert done.returncode == 0
