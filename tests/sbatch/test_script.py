@@ -141,6 +141,11 @@ def test_a_decided_requeue_that_the_leader_could_not_ask_for_is_asked_for(world)
     assert not (world.run.root / "bash-requeues").exists()
 
 
+def test_of_a_chain_the_leader_that_could_not_submit_the_next_job_is_started_again(world):
+    assert world.job('[ "$n" = 2 ] && decide requeued 0 || decide requeue 0; die', requeue=Requeue.CHAIN) == 0
+    assert (world.starts, world.requeues) == (2, 0)
+
+
 def test_a_requeue_that_is_done_already_is_not_asked_for(world):
     assert world.job("""echo '{"verdict":"requeue","code":7,"done":true,"reason":"x"}' >"$(decision)" """) == 7
     assert world.job("""echo '{"verdict":"requeue","code":7,"done":false,"reason":"x"}' >"$(decision)" """, restarts=1) == 1
@@ -189,9 +194,10 @@ def test_without_leave_to_requeue_bash_does_not(world, mode):
 
 
 @pytest.mark.parametrize("mode", [Requeue.OFF, Requeue.CHAIN])
-def test_where_bash_must_not_requeue_a_decided_requeue_is_left_to_the_successor(world, mode):
-    assert world.job("decide requeue 5", requeue=mode) == 5
-    assert world.requeues == 0
+def test_where_bash_must_not_requeue_a_decided_requeue_is_left_to_the_next_leader(world, mode):
+    """Of a chain, only it can submit the next job."""
+    assert world.job("decide requeue 5", requeue=mode) == 1
+    assert (world.starts, world.requeues) == (3, 0)
 
 
 def test_the_decision_of_an_earlier_grant_is_not_obeyed(world):
