@@ -163,10 +163,13 @@ class NodeSupervisor:
         self._hold(seen)
         records = exits.records(beats)
         silent = {rank for rank, sight in seen.items() if self._gone(sight)} - records.keys() - self.told
-        said = exits.rank_exits(self._torchrun_said()) if silent else []
-        ended = faults.ends(records, said, node=self.place.node, ranks=self.state.ranks)
+        err = self._torchrun_said() if silent else ""
+        ended = faults.ends(records, exits.rank_exits(err), node=self.place.node, ranks=self.state.ranks)
         self.vanished = {rank: self.vanished.get(rank, now) for rank in silent - {fault.rank for fault in ended}}
-        unsaid = [self._vanished(rank) for rank, since_t in self.vanished.items() if now - since_t >= VANISH_S]
+        closed = exits.closed(err)
+        failed = {rank for rank in self.vanished if closed and seen[rank].pid not in closed}
+        late = {rank for rank, since_t in self.vanished.items() if now - since_t >= VANISH_S}
+        unsaid = [self._vanished(rank, failed=rank in failed) for rank in failed | late]
         new = tuple(fault for fault in (*ended, *unsaid) if fault.rank not in self.told)
         self.told |= {fault.rank for fault in new if fault.rank is not None}
         self._happen(machine.Looked(t=now, sights=seen))
@@ -176,10 +179,13 @@ class NodeSupervisor:
     def _gone(self, sight: heartbeat.RankSight) -> bool:
         return sight.process is procs.State.GONE
 
-    def _vanished(self, rank: int) -> Fault:
-        """It left no record, and torchrun had time to say that it failed: it did not, unless torchrun itself cannot speak."""
+    def _vanished(self, rank: int, *, failed: bool) -> Fault:
+        """It left no record, and torchrun had time to say that it failed: it did not, unless torchrun itself cannot speak.
+
+        `failed`: torchrun ends the others, for which it may need its 30 s, and only then says of whom it began with.
+        """
         torchrun = procs.look(self.child.pid) if self.child and self.child.pid else None
-        if torchrun is not None and torchrun.state is procs.State.RUNNING:
+        if not failed and torchrun is not None and torchrun.state is procs.State.RUNNING:
             return Fault(how=How.RETURNED, node=self.place.node, rank=rank, code=0)
         return Fault(how=How.SIGNAL, node=self.place.node, rank=rank)
 
@@ -333,11 +339,13 @@ class NodeSupervisor:
             self.child.stop(grace_s=act.grace_s, now=now, linger=self._owes())
 
     def _owes(self) -> bool:
-        """Whether what we started may have something left to tell or to do when its ranks are gone; torchrun only how a rank vanished."""
+        """Whether what we started has something left to do or to tell when its ranks are gone; torchrun only how a rank vanished."""
         if self.config.launch is not Launch.TORCHRUN:
             return True
-        pids = {sight.pid for rank, sight in heartbeat.sights(self._beats()).items() if rank in self.vanished}
-        return not pids <= exits.closed(self._torchrun_said())
+        beats, err = self._beats(), self._torchrun_said()
+        records = exits.records(beats)
+        gone = {sight.pid for rank, sight in heartbeat.sights(beats).items() if self._gone(sight) and rank not in records}
+        return not gone <= exits.closed(err) | {one.pid for one in exits.rank_exits(err)}
 
     def _exit(self, _act: machine.Exit, now: float) -> None:
         self.leave_t = now + LEAVE_S

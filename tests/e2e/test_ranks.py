@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ftsup.events import How, VerdictKind
+from ftsup.events import Epoch, How, RankEnded, VerdictKind
+from ftsup.ports import JobState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -46,3 +47,32 @@ def test_ranks_that_die_hang_or_stop_are_restarted_in_place(site) -> None:
     assert run.decision()["verdict"] == "finished"
     assert run.grants() == 1
     assert "rank 0 begins after step 5\n" in run.logs()
+
+
+DEAF = """
+import signal, time
+from ftsup_worker import beat
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+step = 0
+while True:
+    step += 1
+    beat(step=step)
+    time.sleep(0.1)
+"""
+
+
+def test_a_rank_is_known_to_have_failed_while_torchrun_waits_for_the_others(site, tmp_path) -> None:
+    """torchrun gives the others 30 s to end before it says which one it began with."""
+    script = tmp_path / "deaf.py"
+    script.write_text(DEAF)
+    run = site.submit(command=[str(script)], resume_args=[], checkpoint={"dir": ""})
+    run.until_trains()
+    run.rank(1).kill()
+    incident = run.until_judged(1)
+    assert (incident.root.how, incident.root.rank) == (How.SIGNAL, 1)
+    assert incident.verdict.kind is VerdictKind.RESTART
+    ended = run.events(RankEnded)[0]
+    assert (ended.fault.how, ended.fault.rank) == (How.SIGNAL, 1)
+    run.until_trains(epoch=Epoch(1, 2))
+    site.run("scancel", run.job)
+    run.until_over(state=JobState.CANCELLED)
