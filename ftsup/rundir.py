@@ -17,8 +17,14 @@ by `share: group`); keys, `env.json` and requests are always 0600/0700.
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from ftsup.errors import RunError
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - below it, `claim` sees to it that we are among ourselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +117,23 @@ class LocalDir:
     node: str
 
     @property
+    def top(self) -> Path:
+        """All that we have on this disk: one name, which others can guess."""
+        return self.base / f"ftsup-{os.getuid()}"
+
+    def claim(self) -> None:
+        """Make both tops, on disk and in memory, 0700. What lies below counts as our own word: RunError where somebody else was first."""
+        for top in (self.top, _MEMORY / self.top.name):
+            _claim(top)
+
+    @property
     def root(self) -> Path:
         """0700, ours."""
-        return self.base / f"ftsup-{os.getuid()}" / self.run_id.replace("/", "-") / self.job / self.node
+        return self.top / self.run_id.replace("/", "-") / self.job / self.node
 
     def beats(self, epoch: str) -> Path:
         """Beat files, exit records and stacks of an attempt."""
-        return Path("/dev/shm") / f"ftsup-{os.getuid()}" / self.run_id.replace("/", "-") / self.job / self.node / epoch  # noqa: S108 - 0700 below
+        return _MEMORY / self.top.name / self.run_id.replace("/", "-") / self.job / self.node / epoch
 
     def out(self, epoch: str) -> Path:
         """The ranks' raw output of an attempt."""
@@ -131,3 +147,17 @@ class LocalDir:
     def mark(self, epoch: str = "") -> str:
         """FTSUP_MARK of an attempt; without an epoch, what all attempts of this job on this node begin with."""
         return f"{self.run_id}/{self.job}/{self.node}/{epoch}"
+
+
+def _claim(top: Path) -> None:
+    try:
+        top.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            top.mkdir(mode=0o700)
+        facts = top.lstat()
+    except OSError as error:
+        raise RunError(f"{top} cannot be made: {error.strerror}", hint="local_dir can name another place on the node's own disk") from error
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+        raise RunError(f"{top} is not ours, and its name would be: somebody else has made it", hint="local_dir can name another place")
+    if stat.S_IMODE(facts.st_mode) & 0o077:
+        top.chmod(0o700)

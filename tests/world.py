@@ -322,7 +322,7 @@ class World:
             rank.process = Process.GONE
         vanished = tuple(Fault(how=How.SIGNAL, node=name, rank=rank.rank) for rank in node.ranks)
         self._happen(node, noding.RanksEnded(t=self.t, faults=vanished))
-        self._happen(node, noding.ChildEnded(t=self.t, code=-9))
+        self._happen(node, noding.ChildEnded(t=self.t, code=-9, signal="SIGKILL"))
 
     def _node_turn(self, node: Node) -> None:
         if node.state is None or node.stopped:

@@ -60,7 +60,9 @@ def lead(run: Path) -> int:
         nodes=expand(environ.get("SLURM_JOB_NODELIST", "")),
         environ=environ,
     )
-    return Lead(place, _config(place), grant, BootClock()).run()
+    config = _config(place)
+    LocalDir(config.local_base(environ), place.id, grant.job, "leader").claim()
+    return Lead(place, config, grant, BootClock()).run()
 
 
 @click.command(hidden=True)
@@ -83,5 +85,6 @@ def node() -> int:
         env=read_env(run),
     )
     local = LocalDir(config.local_base(environ), run.id, place.job, name)
+    local.claim()
     lock = NodeLock(local.lock)
     return NodeSupervisor(run, config, replace(place, held=lock.take(clock)), clock, lock).run()

@@ -8,7 +8,6 @@ event of `ftsup.events`, and only the leader decides. Orders are idempotent by t
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
@@ -98,6 +97,8 @@ class ChildEnded(Happening, frozen=True, kw_only=True):
     """torchrun ended."""
 
     code: int
+    signal: str = ""
+    """What ended it, if a signal did."""
     ended: tuple[Fault, ...] = ()
     """All that is known of its ranks' ends."""
 
@@ -371,17 +372,10 @@ def _child_ended(state: State, happening: ChildEnded, _rules: Rules) -> Change:
     ended = tuple(newer.pop(fault.rank, fault) for fault in state.ended) + tuple(newer.values())
     was = state.stage
     if was is Stage.RUNNING and happening.code < 0:  # not by us: its ranks, which die with it, are not to blame
-        name = _signal_name(-happening.code)
+        name = happening.signal or "a signal"
         ended += (Fault(how=How.TORCHRUN, node=state.node, code=happening.code, signal=name, error=f"was ended by {name}"),)
     state = replace(state, stage=Stage.ENDING, code=happening.code, ended=ended)
     return state, (EndChild(grace_s=SWEEP_GRACE_S),) if was is Stage.RUNNING else ()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 def _gone(state: State, happening: Gone, rules: Rules) -> Change:

@@ -42,6 +42,7 @@ STATUS_S = 5.0
 REQUESTS_S = 2.0
 SLURM_S = 30.0
 """The deadline of one call to Slurm; the call has shorter ones inside."""
+NOTIFY_S = 30.0
 LEAVE_S = 5.0
 """The most that quitting waits for the nodes' goodbye and the mirror."""
 CAREFUL = (ev.Launch, ev.Requeue)
@@ -84,6 +85,8 @@ class Lead:
         self.silent_t: dict[str, float] = {}
         self.status_t = self.requests_t = 0.0
         self.cancel_asked = False
+        self.telling = 0
+        """How many notify.commands run."""
         self.quit: int | None = None
         self.quit_t: float | None = None
         self.signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -427,7 +430,13 @@ class Lead:
         if command:
             news = {"kind": order.kind, "text": order.text, "run": self.run_dir.id, "job": self.grant.job, "path": str(self.run_dir.root)}
             text = msgspec.json.encode(news).decode()
-            self.calls.start(command, now=now, limit_s=30.0, then=notified, env=self.grant.environ, cwd=self.local, text=text)
+            self.telling += 1
+            self.calls.start(command, now=now, limit_s=NOTIFY_S, then=self._notified, env=self.grant.environ, cwd=self.local, text=text)
+
+    def _notified(self, done: proc.Done) -> list[LeaderEvent]:
+        """A hook that hangs or fails is said, and no more."""
+        self.telling -= 1
+        return [] if done.ok else [ev.Noted(text=f"notify.command: {done.why or f'exit code {done.code}'}: {done.err.strip()[-200:]}")]
 
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
@@ -435,7 +444,7 @@ class Lead:
 
     def _may_go(self) -> bool:
         """Quit once the mirror holds the end and the nodes are gone, or after a while."""
-        if self.quit is None or self.quit_t is None:
+        if self.quit is None or self.quit_t is None or self.telling:  # the last news are those that people wait for
             return False
         ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and self.step.ended()
         return ended or self.clock.now() >= self.quit_t
@@ -452,11 +461,6 @@ def requests(answer: object) -> list[ev.Asked]:
 def nothing(_answer: object) -> list[LeaderEvent]:
     """An answer that changes nothing: what failed is in the clerk's notes."""
     return []
-
-
-def notified(done: proc.Done) -> list[LeaderEvent]:
-    """A hook that hangs or fails is said, and no more."""
-    return [] if done.ok else [ev.Noted(text=f"notify.command: {done.why or f'exit code {done.code}'}: {done.err.strip()[-200:]}")]
 
 
 def say(text: str) -> None:

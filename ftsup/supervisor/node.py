@@ -218,7 +218,8 @@ class NodeSupervisor:
         elif code != 0 and not ended:
             fault = launch.start_fault(self.place.node, code, err)
             ended = (fault,) if fault else ()
-        self._happen(machine.ChildEnded(t=now, code=code, ended=ended))
+        name = exits.signal_name(-code) if code < 0 else ""
+        self._happen(machine.ChildEnded(t=now, code=code, signal=name, ended=ended))
 
     def _child_gone(self, gone: children.Gone, now: float) -> None:
         self.child = None

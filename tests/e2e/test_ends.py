@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ftsup import events as ev
@@ -25,8 +27,11 @@ def test_same_traceback_twice_stops_and_says_so(site) -> None:
 
 
 def test_finished_training_that_does_not_exit_is_finished_and_stays_so(site) -> None:
-    run = site.submit()
+    run = site.submit(env={"TOKEN": "s3cr3t $HOME"}, node_setup="export FROM_SETUP='of the node'")
     run.until_trains()
+    for rank in range(2):
+        environ = json.loads((run.work / "control" / f"environ.{rank}").read_text())
+        assert (environ["TOKEN"], environ["FROM_SETUP"], environ["RANK"]) == ("s3cr3t $HOME", "of the node", str(rank))
     run.once(0, "thread at the end")
     run.once(1, "atexit at the end")
     run.until(lambda: not list((run.work / "control").glob("once.*")))
@@ -44,8 +49,9 @@ def test_finished_training_that_does_not_exit_is_finished_and_stays_so(site) -> 
 
 
 def test_training_that_leaves_by_os_exit_is_finished(site) -> None:
-    """It leaves no record, and torchrun says nothing of a rank that ended with 0."""
-    run = site.submit()
+    """It leaves no record, and torchrun says nothing of a rank that ended with 0. The last news arrive, slow as their hook is."""
+    news = site.folder / "news"
+    run = site.submit(notify={"command": ["sh", "-c", f"sleep 4; cat >>'{news}'"]})
     run.until_trains()
     for rank in (0, 1):
         run.once(rank, "leave at the end")
@@ -54,4 +60,5 @@ def test_training_that_leaves_by_os_exit_is_finished(site) -> None:
     assert run.until_over().exit_code == 0
     assert run.incidents() == []
     assert run.decision()["verdict"] == "finished"
+    assert '"kind":"finished"' in news.read_text()
     assert run.launches() == [ev.Epoch(1, 1)]
