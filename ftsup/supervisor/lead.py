@@ -43,8 +43,10 @@ REQUESTS_S = 2.0
 SLURM_S = 30.0
 """The deadline of one call to Slurm; the call has shorter ones inside."""
 NOTIFY_S = 30.0
-LEAVE_S = 5.0
-"""The most that quitting waits for the nodes' goodbye and the mirror."""
+LEAVE_S = 15.0
+"""The most that quitting waits for the nodes' goodbye and the mirror: longer than nodes take, since our end is theirs."""
+TOLD_LEAVE_S = 5.0
+"""The same where Slurm told us to end: KillWait runs."""
 CAREFUL = (ev.Launch, ev.Requeue)
 TO_NODES = (ev.Prepare, ev.Launch, ev.Collect, ev.Stop, ev.Leave)
 
@@ -440,7 +442,7 @@ class Lead:
 
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
-        self.quit_t = now + LEAVE_S
+        self.quit_t = now + (TOLD_LEAVE_S if self.state.signalled else LEAVE_S)
 
     def _may_go(self) -> bool:
         """Quit once the mirror holds the end and the nodes are gone, or after a while."""

@@ -51,7 +51,7 @@ def test_finished_training_that_does_not_exit_is_finished_and_stays_so(site) -> 
 def test_training_that_leaves_by_os_exit_is_finished(site) -> None:
     """It leaves no record, and torchrun says nothing of a rank that ended with 0. The last news arrive, slow as their hook is."""
     news = site.folder / "news"
-    run = site.submit(notify={"command": ["sh", "-c", f"sleep 4; cat >>'{news}'"]})
+    run = site.submit(notify={"command": ["sh", "-c", f"sleep 4; cat >>'{news}'"]}, hang={"shutdown": "60s"})
     run.until_trains()
     for rank in (0, 1):
         run.once(rank, "leave at the end")
