@@ -440,9 +440,9 @@ def _alone(state: State, happening: Looked, rules: Rules) -> tuple[State, list[e
     since_t = happening.t if state.alone_t is None else state.alone_t
     state = replace(state, alone_t=since_t)
     quiet_s, limit_s = happening.t - since_t, rules.hang.shutdown_s
-    if quiet_s < limit_s or state.alone_told:
+    if quiet_s < limit_s or state.alone_told or len(state.ended) < len(begun):  # how the others ended is told in a moment
         return state, []
-    done = len(state.ended) == len(begun) and all(fault.how is How.RETURNED for fault in state.ended)
+    done = all(fault.how is How.RETURNED for fault in state.ended)
     fault = Fault(
         how=How.TORCHRUN,
         node=state.node,

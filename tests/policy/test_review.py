@@ -15,7 +15,8 @@ from ftsup.policy.ending import _decide
 from ftsup.policy.node import Stage as NodeStage
 from ftsup.policy.rules import Hang, Rules
 from ftsup.policy.state import Stage, State
-from ftsup.policy.watch import Process
+from ftsup.policy.watch import Process, Sight
+from ftsup.worker.beatfile import Beat, Phase
 from tests.world import RULES, World
 
 NODES = ("n1", "n2")
@@ -268,3 +269,18 @@ def test_a_requeue_that_was_not_taken_is_asked_for_again() -> None:
     for _ in range(2):
         assert bench.happen(noding.LeaderQuiet(t=1.0)).kinds() == ["AskBatchHost"]
         assert bench.happen(noding.BatchHost(t=2.0, alive=False)).kinds() == ["RequeueAlone"]
+
+
+def test_hanging_torchrun_is_not_told_before_it_is_known_how_its_ranks_ended() -> None:
+    """A rank that left by os._exit(0) is known to have returned only after a moment: until then the training may be done or not."""
+    bench = Bench().running()
+    gone = {0: Sight(beat=Beat(pid=1, phase=Phase.STEP), process=Process.GONE)}
+    for t in range(40):
+        bench.happen(noding.Looked(t=float(t), sights=gone))
+        assert "Stalled" not in bench.kinds()
+    returned = Fault(how=How.RETURNED, node="n1", rank=0, code=0)
+    bench.happen(noding.RanksEnded(t=40.0, faults=(returned,)), noding.Looked(t=41.0, sights=gone))
+    (act,) = bench.acts
+    assert isinstance(act, noding.Tell)
+    assert isinstance(act.event, ev.Stalled)
+    assert act.event.faults[0].phase == "shutdown"
