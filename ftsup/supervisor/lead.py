@@ -156,6 +156,7 @@ class Lead:
         events: list[LeaderEvent] = []
         if turn.away_s:
             self.link.forget_time(now)
+            self.calls.forgive(turn.away_s)
             events.append(ev.Away(away_s=turn.away_s))
         events += [event for heard in self.link.receive(now) for event in heard.events]
         events += [ev.Noted(text=note) for note in (*self.link.notes(), *self.clerk.notes())]

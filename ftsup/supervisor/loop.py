@@ -138,6 +138,11 @@ class Calls(Generic[T]):
                 results.append(call.then(done))
         return results
 
+    def forgive(self, away_s: float) -> None:
+        """We were away for so long, and they may have been stopped as well."""
+        for call in self._calls:
+            call.deadline_t += away_s
+
     def end(self) -> None:
         """End all of them."""
         for call in self._calls:

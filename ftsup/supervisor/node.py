@@ -120,6 +120,7 @@ class NodeSupervisor:
         now = turn.now
         if turn.away_s:
             self.link.forget_time(now)
+            self.calls.forgive(turn.away_s)
             self._happen(machine.WasAway(t=now))
         orders = self.link.receive(now)
         for order in () if self.place.held else orders:  # they are for the one that has the ranks
