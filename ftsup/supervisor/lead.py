@@ -108,6 +108,8 @@ class Lead:
             say(note)
         state = State()
         for line in lines:
+            if state.stage is Stage.NEW and not isinstance(line.event, ev.LeaderStarted):
+                continue  # the lines before it are damaged; what is left still tells where we are
             state = step(state, line.event, self.rules).state
         return log, state
 
