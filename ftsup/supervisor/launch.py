@@ -6,6 +6,7 @@ shell left there for *our* task would be misread in a rank.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -87,7 +88,12 @@ def environment(
     }
     if order.base_step is not None:
         env[places.BASE_STEP] = str(order.base_step)
-    for name, value in (("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"), ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"), ("NCCL_DEBUG", "WARN")):
+    for name, value in (
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"),
+        ("NCCL_DEBUG", "WARN"),
+        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(math.ceil(config.grace_s))),  # else torchrun kills what it told to end after its 30 s
+    ):
         env.setdefault(name, value)
     wanted = _variables(order) if config.launch is Launch.COMMAND else {places.RESUME_FROM: order.path or ""}
     env |= {name: value for name, value in wanted.items() if value}

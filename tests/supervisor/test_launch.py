@@ -63,6 +63,14 @@ def test_ranks_get_a_clean_environment() -> None:
     assert "FTSUP_LEADER" not in env
 
 
+def test_ranks_have_the_same_grace_from_torchrun_as_from_us() -> None:
+    def timeout(base: dict[str, str]) -> str:
+        return launch.environment(base, config(grace_s=90.5), ORDER, own={}, at=AT)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]
+
+    assert timeout({}) == "91"
+    assert timeout({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}) == "7"
+
+
 @pytest.mark.parametrize(
     "lines, code, left",
     [
