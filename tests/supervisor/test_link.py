@@ -152,7 +152,11 @@ def test_a_new_leader_on_the_same_port_meets_the_node_again_and_gets_what_was_no
     table.heard = []
     table.lead(instance="L2", port=port)
     table.until(lambda: len(table.events(Noted)) == 2)
-    assert [event for _, event in table.heard] == [msgspec.structs.replace(node.up, via="127.0.0.1"), Noted(text="not acknowledged"), Noted(text="while nobody led")]
+    assert [event for _, event in table.heard] == [
+        msgspec.structs.replace(node.up, via="127.0.0.1"),
+        Noted(text="not acknowledged"),
+        Noted(text="while nobody led"),
+    ]
     assert node.leader == "L2"
 
 
