@@ -330,7 +330,10 @@ class NodeSupervisor:
                 self.clerk.ask("copy", now=self.clock.now(), limit_s=60.0, then=_nothing, source=str(folder), target=str(target))
             if not done.ok:
                 return [machine.Gathered(t=now, incident=act.incident, missing=done.why or done.err.strip()[-300:])]
-            found = tuple(msgspec.json.decode(done.out, type=list[Fault]))
+            try:
+                found = tuple(msgspec.json.decode(done.out, type=list[Fault]))
+            except msgspec.DecodeError as error:
+                return [machine.Gathered(t=now, incident=act.incident, missing=f"unreadable: {error}")]
             return [machine.Gathered(t=now, incident=act.incident, faults=found)]
 
         argv = [sys.executable, "-m", "ftsup.incident", "collect", msgspec.json.encode(job).decode()]
