@@ -171,7 +171,9 @@ def table(title: str, mine: list[Parts], others: list[Parts]) -> None:
         print(f"  {name:<40} {value:6.2f} s" + (f"  {other:6.2f} s" if other is not None else ""))
     if others:
         ratio = statistics.median(a["in all"] / b["in all"] for a, b in zip(mine, others, strict=True))
-        print(f"  pair by pair, ours takes {ratio:.2f}x of theirs")
+        print(
+            f"  pair by pair, ours takes {ratio:.2f}x of theirs (whose first part is all that comes before ranks: detect, stop, rendezvous)"
+        )
 
 
 def compare(run: Run, mine: Training, other: Training | None, *, hang: bool) -> list[Parts]:
