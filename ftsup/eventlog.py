@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +75,20 @@ class Log:
         self._torn = False
 
 
-def resume(path: Path, mirror: Path) -> tuple[Log, list[Line], list[str]]:
+def resume(path: Path, mirror: Path, *, current: Callable[[Sequence[Line]], bool] = bool) -> tuple[Log, list[Line], list[str]]:
     """Go on with a run: the log to append to, everything that happened so far, and notes.
 
     The local log counts if it holds the mirror's last line or begins behind it: it is what the mirror has, and what it did not get.
     Otherwise it is an old one (an earlier grant was led from this host, later ones from others): it is set aside, and the mirror counts.
+    `current` says whether the local log is this grant's: then it is enough where the mirror cannot be read (else: OSError).
     """
-    (ours, our_notes), (theirs, their_notes) = read(path), read(mirror)
+    ours, our_notes = read(path)
+    try:
+        theirs, their_notes = read(mirror)
+    except OSError as error:  # a disk that is away for a moment must not keep a grant from the leader that takes over in it
+        if not current(ours):
+            raise
+        return Log(path), ours, [*our_notes, f"{mirror.name} cannot be read ({error.strerror}): our own log counts"]
     if theirs and theirs[-1] not in ours and not (ours and ours[0].n == theirs[-1].n + 1):
         if path.exists():
             path.replace(path.with_name(f"{path.stem}.until-{theirs[-1].n}{path.suffix}"))

@@ -405,7 +405,7 @@ class PickCheckpoint(Order, frozen=True, kw_only=True):
 
 
 class Prepare(Order, frozen=True, kw_only=True):
-    """node_setup where it has not run in this grant; look at the checkpoint; node rank 0 picks a port."""
+    """node_setup where it has not run in this grant; node rank 0 picks a port."""
 
     node: str
     epoch: Epoch

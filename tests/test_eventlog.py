@@ -181,3 +181,17 @@ def test_a_log_that_is_damaged_all_over_is_not_listed_line_by_line(path):
     _, notes = eventlog.read(path)
     assert len(notes) == 21
     assert notes[-1].endswith("and 480 more")
+
+
+def test_a_mirror_that_cannot_be_read_does_not_matter_within_a_grant(tmp_path):
+    log = eventlog.Log(tmp_path / "local.jsonl")
+    log.append([Line(n=1, event=Noted(text="one"))])
+    log.close()
+    mirror = tmp_path / "mirror.jsonl"
+    mirror.mkdir()  # EISDIR, as good as EIO
+    resumed, lines, notes = eventlog.resume(tmp_path / "local.jsonl", mirror, current=bool)
+    assert ([line.n for line in lines], resumed.next_n) == ([1], 2)
+    assert "cannot be read" in notes[0]
+    resumed.close()
+    with pytest.raises(OSError, match="directory"):
+        eventlog.resume(tmp_path / "local.jsonl", mirror, current=lambda _: False)

@@ -202,7 +202,7 @@ def due(state: State, t: float, rules: Rules) -> Change:
     if known and not state.moved and history.requeues >= rules.policy.requeues:
         why = f"{history.requeues} requeues without progress (policy.requeues)"
         return close(state, Verdict(kind=VerdictKind.STOP, reason=why, rule="time limit"), t)
-    if not known and history.attempts >= rules.policy.hard_cap:  # nothing else counts what cannot be seen to progress
+    if history.attempts >= rules.policy.hard_cap:
         why = f"{history.attempts} attempts in this run (policy.hard_cap)"
         return close(state, Verdict(kind=VerdictKind.STOP, reason=why, rule="time limit"), t)
     state = replace(state, history=replace(state.history, requeues=state.history.requeues + 1))

@@ -59,6 +59,8 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     step_s: tuple[float, ...] = ()
     """The newest step times."""
     median_s: float = 0.0
+    learned_t: float | None = None
+    """When the median was last told."""
     restart_s: float = 0.0
     base_step: int | None = 0
 
@@ -104,8 +106,10 @@ def look(watch: Watch, t: float, sights: Mapping[int, Sight], rules: Rules, *, n
     faults = {rank: fault for rank in marks if (fault := _fault(watch, rank, sights[rank], rules, node))}
     watch = replace(watch, marks={rank: replace(mark, stalled=rank in faults) for rank, mark in marks.items()})
     middle = median(watch.step_s) if watch.step_s else 0.0
-    learned = middle > 0 and abs(middle - watch.median_s) > 0.25 * watch.median_s
+    due = watch.learned_t is None or t - watch.learned_t >= rules.beats_s  # two kinds of steps in turn: not a line each time
+    learned = due and middle > 0 and abs(middle - watch.median_s) > 0.25 * watch.median_s
     if learned:
+        watch = replace(watch, learned_t=t)
         watch = replace(watch, median_s=middle)
     stood = {rank for rank, mark in before.marks.items() if mark.stalled}
     return watch, Seen(

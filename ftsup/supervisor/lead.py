@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,13 @@ class Lead:
 
     def _resume(self) -> tuple[eventlog.Log, State]:
         """The memory of the run, and the log in which it goes on."""
-        log, lines, notes = eventlog.resume(self.local / "events.jsonl", self.run_dir.events)
+        us = (self.grant.job, self.grant.restarts)
+
+        def current(lines: Sequence[Line]) -> bool:
+            begun = [(line.event.job, line.event.restarts) for line in lines if isinstance(line.event, ev.LeaderStarted)]
+            return bool(begun) and begun[-1] == us
+
+        log, lines, notes = eventlog.resume(self.local / "events.jsonl", self.run_dir.events, current=current)
         for note in notes:
             say(note)
         state = State()
