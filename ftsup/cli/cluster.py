@@ -31,7 +31,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         """The environment in which its commands are found."""
         if not self.state:
             return dict(environ)
-        from ftsup import mockslurm  # noqa: PLC0415 - only where there is one
+        from ftsup.mockslurm import control as mockslurm  # noqa: PLC0415 - only where there is one
 
         return {**environ, **mockslurm.environment(Path(self.state))}
 
@@ -41,7 +41,7 @@ def choose(kind: Kind, *, environ: Mapping[str, str], nodes: int) -> tuple[Clust
     if kind is Kind.SLURM or (kind is Kind.AUTO and shutil.which("sbatch", path=environ.get("PATH", ""))):
         state = environ.get(MOCK_STATE, "") if _is_mock(environ) else ""
         return Cluster(state=state), ""
-    from ftsup import mockslurm  # noqa: PLC0415 - as above
+    from ftsup.mockslurm import control as mockslurm  # noqa: PLC0415 - as above
 
     state = str(mock_state(environ))
     mockslurm.create(Path(state), nodes=max(4, nodes))

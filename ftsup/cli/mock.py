@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from ftsup import mockslurm
 from ftsup.cli.cluster import MOCK_STATE, mock_state
 from ftsup.errors import ConfigError, Exit
+from ftsup.mockslurm import control as mockslurm
 
 state_option = click.option(
     "--state",

@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from ftsup import mockslurm
 from ftsup.cli.cluster import Cluster
 from ftsup.cli.newrun import new_run, submit_run
 from ftsup.cli.ports import Ports
 from ftsup.config import Config
 from ftsup.errors import RunError
+from ftsup.mockslurm import control as mockslurm
 from ftsup.ports import JobState
 from ftsup.report import runs
 from ftsup.report.story import Stage

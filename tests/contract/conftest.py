@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftsup import mockslurm
+from ftsup.mockslurm import control as mockslurm
 from tests.contract.rigs import SIGNALLED, FakeRig, LiveRig, MockRig
 from tests.realslurm.fixtures import real_cgroup_cluster, real_cluster
 

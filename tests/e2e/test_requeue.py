@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftsup import events as ev
-from ftsup import mockslurm
+from ftsup.mockslurm import control as mockslurm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftsup import mockslurm
+from ftsup.mockslurm import control as mockslurm
 from ftsup.mockslurm import processes
 from ftsup.mockslurm.model import JobRec, World
 from ftsup.mockslurm.store import Store

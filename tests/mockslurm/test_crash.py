@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ftsup import mockslurm
+from ftsup.mockslurm import control as mockslurm
 from ftsup.mockslurm import processes
 from ftsup.mockslurm.model import BATCH
 from ftsup.ports import JobState

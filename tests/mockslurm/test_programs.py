@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from ftsup import mockslurm
 from ftsup.errors import ConfigError
+from ftsup.mockslurm import control as mockslurm
 
 pytestmark = pytest.mark.e2e
 STAYS = "until [ -e end ]; do sleep 0.05; done"
@@ -203,7 +203,7 @@ def test_programs_in_a_directory_too_deep_for_a_first_line(mock, tmp_path):
     deep.mkdir()
     (deep / "python").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
     (deep / "python").chmod(0o700)
-    imports = "import sys; from pathlib import Path; from ftsup import mockslurm"
+    imports = "import sys; from pathlib import Path; from ftsup.mockslurm import control as mockslurm"
     make = f"sys.executable = {str(deep / 'python')!r}; mockslurm.create(Path({str(mock.state)!r}))"
     subprocess.run([sys.executable, "-c", f"{imports}; {make}"], check=True)
     assert mock.store.bin.joinpath("squeue").read_text().startswith("#!/bin/bash\n")

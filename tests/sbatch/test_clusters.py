@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from ftsup import mockslurm, sbatch
+from ftsup import sbatch
 from ftsup.config import Config, SlurmOptions
+from ftsup.mockslurm import control as mockslurm
 from ftsup.ports import JobState
 from ftsup.rundir import RunDir
 from ftsup.slurm.commands import Commands
