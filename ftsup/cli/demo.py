@@ -22,11 +22,12 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from ftsup import eventlog, mockslurm, proc
+from ftsup import eventlog, proc
 from ftsup.cli.demo_faults import Kind, Seat, Strike, Struck, choose, kill, missing, moment, ranks_now, slowest
 from ftsup.cli.demo_training import FILE, UNDISTURBED, read, sweep
 from ftsup.cli.demo_view import Scene, View, table
 from ftsup.errors import ConfigError, FtsupError, RunError, SlurmError
+from ftsup.mockslurm import control as mockslurm
 from ftsup.monitors import procs
 from ftsup.ports import Job, JobState
 from ftsup.report.story import Story, tell
