@@ -22,6 +22,8 @@ ASK_AGAIN_S = 2.0
 """Between two looks at a state that is about to change."""
 REQUEUE_SHOWS_S = 10.0
 """A request that Slurm took and that does not show by then is made again (`incomplete` may return 0 and do nothing)."""
+ALONE_S = 10.0
+"""A node was told to end, the leader was not, and the job runs: by then it is clear that somebody meant that node's supervisor only."""
 TERMED_S = 600.0
 """Told to end, the job still runs, nobody says why: a preemption's grace can be that long."""
 
@@ -235,7 +237,7 @@ def signalled(state: State, event: ev.Signalled, _rules: Rules) -> Change:
 
 def terminated(state: State, event: ev.Terminated, _rules: Rules) -> Change:
     """TERM at a node: mostly the whole job's, and the leader's comes in a moment."""
-    return _termed(state, event.t)
+    return _termed(replace(state, termed=(*state.termed, event.node)), event.t)
 
 
 def _termed(state: State, t: float) -> Change:
@@ -251,6 +253,13 @@ def _termed_tick(state: State, t: float, _rules: Rules) -> Change:
         # Nobody says why. No decision: the run is not over, and nothing of ours requeues it.
         return replace(state, deadline_t=None), (*_leave(state), ev.Quit(code=1))
     return replace(state, deadline_t=t + ASK_AGAIN_S), (ev.AskSlurm(),)
+
+
+def meant_alone(state: State, event: ev.SlurmSaid) -> bool:
+    """Whether only some nodes' supervisors were told to end (a person's kill), and the job goes on."""
+    if state.stage is not Stage.TERMED or state.signalled or event.completing or event.state != "RUNNING" or state.end_t is None:
+        return False
+    return event.t >= state.end_t - TERMED_S + ALONE_S
 
 
 def _termed_said(state: State, event: ev.SlurmSaid) -> Change:

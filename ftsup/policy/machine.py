@@ -414,6 +414,8 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
     if event.epoch != state.epoch:
         return state, ()
     state = _reached(state, event.step)
+    if state.stage is Stage.TERMED:
+        return replace(state, over=(*state.over, event.node)), ()
     if event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
         return state, ()
     bad = tuple(fault for fault in event.ended if fault.how is not How.RETURNED)
@@ -505,6 +507,16 @@ def _judge(state: State, t: float, rules: Rules) -> Change:
     return state, (closed, news, *orders)
 
 
+def _slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
+    """What Slurm says matters to how a grant ends; but a TERM that was meant for one supervisor is a fault of its node."""
+    if not ending.meant_alone(state, event):
+        return ending.slurm_said(state, event, rules)
+    lost = tuple(Fault(how=How.NODE, node=node) for node in state.termed)
+    instances = {node: one for node, one in state.instances.items() if node not in state.termed}
+    state = replace(state, stage=Stage.RUN, end_t=None, ask_t=event.t, termed=(), faults=(*state.faults, *lost), instances=instances)
+    return _open(state, event.t, rules)
+
+
 HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.LeaderStarted: _leader_started,
     ev.Tick: _tick,
@@ -529,7 +541,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.Warned: ending.warned,
     ev.Terminated: ending.terminated,
     ev.Signalled: ending.signalled,
-    ev.SlurmSaid: ending.slurm_said,
+    ev.SlurmSaid: _slurm_said,
     ev.SlurmFailed: ending.slurm_failed,
     ev.RequeueAsked: ending.requeue_asked,
     ev.Chained: ending.chained,

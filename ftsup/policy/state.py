@@ -100,6 +100,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Slurm was asked once more about the end, and `end_t` is due."""
     kill_wait_s: float | None = None
     warned: bool = False
+    termed: tuple[str, ...] = ()
+    """Nodes whose supervisors were told to end."""
     signalled: bool = False
     """The leader itself was told to end."""
     tries: int = 0

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.events import Fault, How, VerdictKind
 from ftsup.policy import machine
+from ftsup.policy import node as noding
 from ftsup.policy.judge import root
 from ftsup.policy.rules import Budgets, HangMode
 from ftsup.policy.state import Stage, State
@@ -345,3 +346,13 @@ def test_an_admin_who_shortens_the_limit_is_followed() -> None:
     world.at(100, lambda: setattr(world, "limit_t", world.t + 400)).run(until=lambda: bool(world.requeues), limit_s=600)
     assert world.limit_t is not None
     assert world.t < world.limit_t
+
+
+def test_a_supervisor_that_alone_is_told_to_end_costs_one_attempt() -> None:
+    """A person's kill: the job is not over, and the leader was not told."""
+    world = World().start()
+    world.at(25, lambda: world._happen(world.nodes["n2"], noding.Signal(t=world.t, warning=False)))  # noqa: SLF001 - the world is ours
+    world.run()
+    assert finished(world)
+    assert [fault.how for fault in world.roots()] == [How.NODE]
+    assert world.restarts == 0
