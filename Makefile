@@ -16,8 +16,8 @@ help:  ## this list
 demo: venv  ## trains on a mock Slurm, breaks it three times, shows that nothing was lost (< 4 minutes)
 	@.venv/bin/ftsup demo $(ARGS)
 
-test: venv  ## the whole suite on two cores
-	@$(pytest) -n 2 --dist loadgroup $(ARGS)
+test: venv  ## the whole suite: three at a time, as much of it waits
+	@$(pytest) -n 3 --dist loadgroup $(ARGS)
 
 check: venv  ## format, lint, types, layers (< 30 s)
 	@$(py) -m ruff format --check --quiet . || { echo 'hint: make fix' >&2; exit 1; }
@@ -33,7 +33,7 @@ bench: venv  ## the figures: every tests/bench/bench_*.py in turn
 	@$(py) -m tests.bench $(ARGS)
 
 cover: venv  ## the suite again, counting lines and branches; all of policy must be reached
-	@$(pytest) -n 2 --dist loadgroup --cov --cov-report=term $(ARGS)
+	@$(pytest) -n 3 --dist loadgroup --cov --cov-report=term $(ARGS)
 	@$(py) -m coverage report --include='ftsup/policy/*,ftsup/events.py' --fail-under=100 --show-missing
 
 clean:  ## removes what was built and cached here, .venv too; runs stay

@@ -21,9 +21,10 @@ import msgspec
 import psutil
 import yaml
 
-from ftsup import eventlog, mockslurm
+from ftsup import eventlog
 from ftsup import events as ev
 from ftsup.events import Line
+from ftsup.mockslurm import control as mockslurm
 from ftsup.monitors import heartbeat
 from ftsup.ports import Job, JobState
 from ftsup.rundir import LocalDir, RunDir
