@@ -7,7 +7,7 @@ py := .venv/bin/python
 pytest := $(py) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench cover clean venv
+.PHONY: help demo test drill check fix bench cover clean venv
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,8 +16,11 @@ help:  ## this list
 demo: venv  ## trains on a mock Slurm, breaks it three times, shows that nothing was lost (< 4 minutes)
 	@.venv/bin/ftsup demo $(ARGS)
 
-test: venv  ## the whole suite: three at a time, as much of it waits
-	@$(pytest) -n 3 --dist loadgroup $(ARGS)
+test: venv  ## the whole suite, four at a time: much of it waits
+	@$(pytest) -n 4 --dist loadgroup -m 'not drill' $(ARGS)
+
+drill: venv  ## the long ones that `make test` leaves out
+	@$(pytest) -m drill $(ARGS)
 
 check: venv  ## format, lint, types, layers (< 30 s)
 	@$(py) -m ruff format --check --quiet . || { echo 'hint: make fix' >&2; exit 1; }

@@ -26,7 +26,16 @@ CLUSTERS = {
 def _mock(folder, proctrack: str):
     """A mock with short waits and short minutes."""
     yield mockslurm.create(
-        folder, nodes=4, prefix="n", proctrack=proctrack, kill_wait_s=5, begin_wait_s=9, limit_unit_s=1, signal_early_s=0, away_delay_s=1
+        folder,
+        nodes=4,
+        prefix="n",
+        proctrack=proctrack,
+        kill_wait_s=5,
+        begin_wait_s=9,
+        limit_unit_s=1,
+        signal_early_s=0,
+        away_delay_s=1,
+        min_job_age_s=3600,  # some jobs are begun first and looked at last
     )
     assert mockslurm.stop(folder)
 

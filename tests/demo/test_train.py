@@ -14,7 +14,14 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "configs" / "demo_train.py"
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("demo")]
+pytestmark = [
+    pytest.mark.drill,
+    pytest.mark.slow,
+    pytest.mark.torch,
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("demo"),
+]
 
 
 def torchrun(folder: Path, *words: object, ranks: int = 4, env: dict[str, str] | None = None) -> subprocess.Popen:
