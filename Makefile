@@ -16,8 +16,8 @@ help:  ## this list
 demo: venv  ## trains on a mock Slurm, breaks it three times, shows that nothing was lost (< 4 minutes)
 	@.venv/bin/ftsup demo $(ARGS)
 
-test: venv  ## the whole suite, four at a time: much of it waits
-	@$(pytest) -n 4 --dist loadgroup -m 'not drill' $(ARGS)
+test: venv  ## the whole suite, three at a time: much of it waits
+	@$(pytest) -n 3 --dist loadgroup -m 'not drill' $(ARGS)
 
 drill: venv  ## the long ones that `make test` leaves out
 	@$(pytest) -m drill $(ARGS)

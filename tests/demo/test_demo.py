@@ -51,6 +51,7 @@ def test_all_of_it_holds(tmp_path):
     assert in_memory(tmp_path) == []
 
 
+@pytest.mark.drill
 def test_ended_in_the_middle_it_leaves_nothing(tmp_path):
     process = start(tmp_path)
     marker = tmp_path / "demo" / "asleep"

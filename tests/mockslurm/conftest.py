@@ -54,7 +54,7 @@ class Mock:
         """The state as squeue says it."""
         return self.run("squeue", "-h", "-t", "all", "-j", str(job), "-o", "%T").strip()
 
-    def until(self, there: Callable[[], object], *, within_s: float = 20) -> None:
+    def until(self, there: Callable[[], object], *, within_s: float = 60) -> None:
         """Wait until it is true."""
         deadline = time.monotonic() + within_s
         while not there():
