@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from ftsup.supervisor.clock import BootClock
 from ftsup.supervisor.lead import Grant, Lead
 from ftsup.supervisor.lock import NodeLock
 from ftsup.supervisor.node import NodeSupervisor, Place
+
+_PR_SET_PDEATHSIG = 1
 
 
 def _config(run: RunDir) -> Config:
@@ -47,10 +51,16 @@ def read_env(run: RunDir) -> dict[str, str]:
         raise RunError(f"{run.env_json} cannot be read: {error}") from error
 
 
+def die_with_bash() -> None:
+    """TERM when the batch script dies: Slurm ends the job then, but where it knows processes by their parents we would live on."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
 @click.command(hidden=True)
 @click.argument("run", type=click.Path(path_type=Path))
 def lead(run: Path) -> int:
     """Lead a run: started by its batch script."""
+    die_with_bash()
     environ = dict(os.environ)
     place = RunDir(run.resolve())
     grant = Grant(

@@ -18,6 +18,8 @@ Change = tuple[State, tuple[LeaderOrder, ...]]
 AT_END = frozenset({Stage.CLOSE, Stage.REQUEUE, Stage.TERMED, Stage.OVER})
 BEFORE_END = frozenset(Stage) - AT_END - {Stage.NEW}
 CODES = {VerdictKind.FINISHED: 0, VerdictKind.REQUEUE: 0, VerdictKind.STOP: 1, VerdictKind.CANCELLED: 1, VerdictKind.RESTART: 1}
+ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "GONE"})
+"""Slurm's words for a job that is over, by none of our ways."""
 ASK_AGAIN_S = 2.0
 """Between two looks at a state that is about to change."""
 REQUEUE_SHOWS_S = 10.0
@@ -284,6 +286,11 @@ def asked(state: State, event: ev.Asked, _rules: Rules) -> Change:
 
 def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """An answer about our job."""
+    if event.state in ENDED and not event.completing and state.stage is not Stage.OVER:
+        # The job ended under us (bash was killed, and we outlived it). Nothing is left to lead; the run itself is not over.
+        return replace(state, deadline_t=None, end_t=None, ask_t=None), (*_leave(state), ev.Quit(code=1))
+    if event.state == "CANCELLED" and state.stage in BEFORE_END:
+        return close(state, Verdict(kind=VerdictKind.CANCELLED, reason="cancelled (scancel)", rule="cancelled"), event.t)
     if state.stage is Stage.REQUEUE:
         return _requeue_said(state, event)
     if state.stage is Stage.TERMED:

@@ -356,3 +356,13 @@ def test_a_supervisor_that_alone_is_told_to_end_costs_one_attempt() -> None:
     assert finished(world)
     assert [fault.how for fault in world.roots()] == [How.NODE]
     assert world.restarts == 0
+
+
+def test_a_leader_that_outlived_its_job_leads_no_more() -> None:
+    """Its batch script was killed: nothing is requeued, nothing is started, and the run is not over."""
+    world = World().start()
+    world.run(until=lambda: world.state.stage is Stage.RUN)
+    world.tell(ev.SlurmSaid(state="FAILED", restarts=0))
+    assert world.quit == 1
+    assert world.over is None
+    assert world.requeues == []
