@@ -95,7 +95,7 @@ def collect(job: Job) -> list[Fault]:
 
 def _fault(facts: RankFacts, node: str) -> Fault:
     how = How.WAITING if facts.waits else How.QUIET
-    return Fault(how=how, node=node, rank=facts.rank, phase=facts.phase, where=facts.where)
+    return Fault(how=how, node=node, rank=facts.rank, step=facts.step, phase=facts.phase, where=facts.where)
 
 
 def _rank(sight: heartbeat.RankSight, text: str) -> RankFacts:

@@ -120,7 +120,7 @@ def _hint(state: State) -> str:
 def _attempt(state: State, t: float, rules: Rules) -> Change:
     """The next attempt, once every node has a supervisor."""
     missing = tuple(node for node in state.nodes if node not in state.instances)
-    state = replace(state, over=(), faults=(), launched_t=None)
+    state = replace(state, over=(), faults=(), suspects=(), launched_t=None)
     if missing:
         return enter(state, Stage.GATHER, t, rules, waiting=missing)
     state = replace(
@@ -407,7 +407,17 @@ def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
         return state, ()
     known = {(fault.node, fault.rank) for fault in state.faults}
     told = tuple(fault for fault in event.faults if fault.how is not How.QUIET or (fault.node, fault.rank) in known)
+    suspects = tuple(fault for fault in event.faults if fault.how is How.QUIET and (fault.node, fault.rank) not in known)
+    state = replace(state, suspects=state.suspects + suspects)
     return _answered(_merge(state, told), event.node, event.t, rules, Stage.STOP)
+
+
+def _accuse(state: State) -> State:
+    """Everybody who stood still only waited: for those who did not, and whose own limit would have been over a moment later."""
+    if not state.suspects or any(fault.how is not How.WAITING for fault in state.faults):
+        return state
+    quiet_s, limit_s = max((fault.quiet_s, fault.limit_s) for fault in state.faults)
+    return _merge(state, tuple(replace(fault, quiet_s=quiet_s, limit_s=limit_s) for fault in state.suspects))
 
 
 def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
@@ -490,6 +500,7 @@ def _judge(state: State, t: float, rules: Rules) -> Change:
     if not state.faults:
         message = "nothing to judge"
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
+    state = _accuse(state)
     for fault in state.faults:
         state = _reached(state, fault.step)
     known = not state.unknown and (rules.watched or state.launched_t is None)  # what was never launched made no progress

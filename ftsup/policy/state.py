@@ -69,6 +69,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes on which nothing of this attempt is left."""
     faults: tuple[Fault, ...] = ()
     """Of this attempt."""
+    suspects: tuple[Fault, ...] = ()
+    """Ranks that the evidence found outside of a collective before any limit of theirs was over."""
     returned: tuple[int, ...] = ()
     """Ranks that ended well in this attempt."""
     incident: int = 0

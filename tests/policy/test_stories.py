@@ -366,3 +366,17 @@ def test_a_leader_that_outlived_its_job_leads_no_more() -> None:
     assert world.quit == 1
     assert world.over is None
     assert world.requeues == []
+
+
+def test_the_culprit_is_named_although_only_those_who_wait_were_told_yet() -> None:
+    """Two nodes look a second apart: evidence may be there before the culprit's own node has told that it stands still."""
+    world = World().start()
+    world.run(until=lambda: world.state.stage is Stage.RUN)
+    epoch = world.state.epoch
+    waiting = Fault(how=How.QUIET, node="n2", rank=2, step=9, phase="step", quiet_s=20.0, limit_s=20.0)
+    world.tell(ev.Stalled(node="n2", epoch=epoch, faults=(waiting,)))
+    culprit = Fault(how=How.QUIET, node="n1", rank=1, step=9, phase="step", where="train.py:1 in load")
+    world.tell(ev.Collected(node="n1", epoch=epoch, incident=1, faults=(culprit,)))
+    world.tell(ev.Collected(node="n2", epoch=epoch, incident=1, faults=(replace(waiting, how=How.WAITING, quiet_s=0.0, limit_s=0.0),)))
+    world.run(until=lambda: bool(world.roots()))
+    assert (world.roots()[0].rank, world.roots()[0].how, world.roots()[0].quiet_s) == (1, How.QUIET, 20.0)
