@@ -45,6 +45,7 @@ def test_a_script_that_runs_is_said_to(rehearse):
     assert "--partition=gpu" in result.stdout
 
 
+@pytest.mark.drill
 def test_a_script_that_fails_is_shown_with_its_last_words(rehearse):
     with pytest.raises(RunError, match=r"(?s)the rehearsal failed.*ValueError: boom"):
         rehearse("raise ValueError('boom')\n")

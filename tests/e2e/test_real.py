@@ -11,7 +11,7 @@ from ftsup.ports import JobState
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.realslurm, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("cluster", ["real", "real_cgroup"])
+@pytest.mark.parametrize("cluster", ["real", pytest.param("real_cgroup", marks=pytest.mark.drill)])
 def test_run_is_broken_requeued_and_completes(cluster, request) -> None:
     site = request.getfixturevalue(cluster)
     run = site.submit(slurm={"nodes": 2, "mem": "2GiB"}, workers_per_node=1)
