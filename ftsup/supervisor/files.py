@@ -1,4 +1,7 @@
-"""How the clerk writes: whole files or nothing, and modes that follow the folder. Blocks as long as the disk does."""
+"""How supervisors write small files: whole or nothing, with modes that follow the folder. Blocks as long as the disk does.
+
+On the shared disk only the clerk may call it; loops use it for their node-local folder.
+"""
 
 from __future__ import annotations
 

@@ -32,9 +32,10 @@ from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.supervisor import starter
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
+from ftsup.supervisor.files import write_whole
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.leaderlink import LeaderLink
-from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest, write_private
+from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
 
 MIRROR_S = 10.0
 """The most that a Launch or a Requeue waits for the mirror, or an order for a local disk that is full."""
@@ -233,7 +234,7 @@ class Lead:
     def _keep(self, name: str, data: bytes) -> None:
         """A small file of ours on the local disk; one that is full for a while must not end us."""
         try:
-            write_private(self.local / name, data)
+            write_whole(self.local / name, data)
         except OSError as error:
             say(f"{self.local / name} cannot be written: {error.strerror}")
 

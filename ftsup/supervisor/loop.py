@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import zmq
@@ -22,7 +21,6 @@ from ftsup import proc
 from ftsup.ports import Clock
 
 T = TypeVar("T")
-Source = "zmq.Socket[bytes] | int"
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,25 +152,3 @@ def soonest(*times: float | None) -> float | None:
     """The first of some times, of which any may be missing."""
     known = [t for t in times if t is not None]
     return min(known) if known else None
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """A small file on the local disk, whole or not at all: temporary name, fsync, rename, fsync of the directory."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(fd)
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def plain(value: Any) -> bytes:  # noqa: ANN401 - any of our structs
-    """JSON of a struct, one line."""
-    return msgspec.json.encode(value)

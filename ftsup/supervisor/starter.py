@@ -15,7 +15,7 @@ import msgspec
 
 from ftsup import proc
 from ftsup.supervisor import proctree
-from ftsup.supervisor.loop import write_private
+from ftsup.supervisor.files import write_whole
 
 ADDRESSES = "FTSUP_LEADER"
 NODES = "FTSUP_NODES"
@@ -65,7 +65,7 @@ class Step:
             pid = self._main.pid
             process = proctree.read(pid)
             with contextlib.suppress(OSError):  # a full disk: a new leader cannot adopt it, and the nodes' locks keep a second one out
-                write_private(self._file, msgspec.json.encode(Known(pid=pid, start=process.start if process else 0)))
+                write_whole(self._file, msgspec.json.encode(Known(pid=pid, start=process.start if process else 0)))
         return why
 
     def start_one(self, node: str, nodes: Sequence[str], *, addresses: Sequence[str]) -> str:
