@@ -34,6 +34,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     mark: str
     out: Path
     err: Path
+    ignored: tuple[signal.Signals, ...] = ()
+    """Signals that mean nothing to the attempt, from its first instruction on; a program that sets a handler hears them again."""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +228,7 @@ def start(spec: Spec) -> Child:
         "mark": spec.mark,
         "out": str(spec.out),
         "err": str(spec.err),
+        "ignored": spec.ignored,
         "kill_limit_s": KILL_LIMIT_S,
     }
     return Child(_guard(fields), mark=spec.mark)

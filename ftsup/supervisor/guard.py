@@ -236,9 +236,8 @@ def _become(spec: dict[str, Any], *, guard: int) -> NoReturn:
         if os.getppid() != guard:
             os._exit(_NOT_STARTED)
         signal.set_wakeup_fd(-1)
-        for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # the warning is the supervisor's to hear
+        for number in {*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, *spec["ignored"]}:
+            signal.signal(number, signal.SIG_IGN if number in spec["ignored"] else signal.SIG_DFL)
         for fd, path in ((1, spec["out"]), (2, spec["err"])):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), fd)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

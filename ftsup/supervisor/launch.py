@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shlex
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,6 +75,11 @@ def _variables(order: LaunchOrder) -> dict[str, str]:
     }
 
 
+def warning(config: Config) -> signal.Signals:
+    """What Slurm sends before the time limit. The supervisor hears it; under proctrack/linuxproc everything of the step gets it too."""
+    return signal.Signals[config.slurm.warning.signal]
+
+
 def environment(
     base: Mapping[str, str], config: Config, order: LaunchOrder, *, own: Mapping[str, str], at: Mapping[str, Path]
 ) -> dict[str, str]:
@@ -85,6 +91,7 @@ def environment(
         "PYTHONPATH": f"{at['worker']}{os.pathsep}{path}" if path else str(at["worker"]),
         places.BEATS: str(at["beats"]),
         places.OUT_DIR: str(at["out"]),
+        places.WARNING: str(warning(config).value),
     }
     if order.base_step is not None:
         env[places.BASE_STEP] = str(order.base_step)

@@ -75,7 +75,7 @@ class NodeSupervisor:
         self.local = LocalDir(config.local_base(place.environ), run.id, place.job, place.node)
         now = clock.now()
         self.state = State(node=place.node, index=place.nodes.index(place.node) if place.node in place.nodes else 0)
-        warning = signal.Signals[config.slurm.warning.signal]
+        warning = launch.warning(config)
         self.signals = Signals(*ENDINGS, warning)
         self.loop = Loop(clock, tick_s=config.waits.tick_s, late_s=config.waits.late_s)
         self.calls: Calls[list[Happening]] = Calls()
@@ -313,6 +313,7 @@ class NodeSupervisor:
                 mark=self.local.mark(str(act.order.epoch)),
                 out=at["out"] / "torchrun.out",
                 err=at["out"] / "torchrun.err",
+                ignored=(launch.warning(self.config),),
             )
             self.child = children.start(spec)
         except OSError as error:

@@ -12,11 +12,12 @@ directory as `ftsup_worker` (the training environment needs no ftsup), put on PY
 What the shim reads from its environment, all set by the node supervisor:
 
     FTSUP_BEATS         directory of the attempt in node-local memory: beat.<rank> (exists), exit.<rank>.json, stacks.<rank>
-    FTSUP_OUT_DIR       where the rank's stdout and stderr go: out.<rank>; unset: they stay as they are
+    FTSUP_OUT_DIR       where the rank's stdout and stderr go: out.<rank>, and NCCL's warnings: nccl.<rank>; unset: they stay as they are
     FTSUP_SUPERVISOR    pid of the node supervisor (the child subreaper): set, a rank dies with torchrun
     FTSUP_BASE_STEP     the step that training starts from, counted on by the hook: 0, or the checkpoint's; unset: steps are unknown
     FTSUP_RESUME_FROM   the checkpoint to resume from; not read here: for the script
     FTSUP_MARK          run/job/node/epoch; not read here: the sweep finds processes by it
+    FTSUP_WARNING       number of the signal that Slurm sends before the time limit; the shim finds it ignored
     RANK                torchrun's
 """
 

@@ -14,6 +14,7 @@ OUT_DIR = "FTSUP_OUT_DIR"
 RESUME_FROM = "FTSUP_RESUME_FROM"
 BASE_STEP = "FTSUP_BASE_STEP"
 SUPERVISOR = "FTSUP_SUPERVISOR"
+WARNING = "FTSUP_WARNING"
 
 STACK_SIGNAL = signal.SIGRTMIN + 7
 """Makes a rank write the stacks of all its threads. Kills a process that has no handler for it: look at SigCgt first."""
@@ -37,3 +38,8 @@ def stacks_path(beats: Path, rank: int) -> Path:
 def out_path(out_dir: Path, rank: int) -> Path:
     """What the rank prints, stdout and stderr in one file."""
     return out_dir / f"out.{rank}"
+
+
+def nccl_path(out_dir: Path, rank: int) -> Path:
+    """What NCCL says on this rank at level WARN; a user who raised the level, or named a file, gets it where he wants it."""
+    return out_dir / f"nccl.{rank}"

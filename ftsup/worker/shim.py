@@ -39,7 +39,9 @@ def main(argv: Sequence[str], rank: Rank) -> None:
     number = int(os.environ.get("RANK", "0"))
     beats = os.environ.get(places.BEATS)
     _die_with_parent()
-    _send_output_to(os.environ.get(places.OUT_DIR), number)
+    out_dir = os.environ.get(places.OUT_DIR)
+    if out_dir:
+        _send_output_to(Path(out_dir), number)
     if beats:
         _become(rank, Path(beats), number)
     try:
@@ -68,12 +70,12 @@ def _die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _send_output_to(out_dir: str | None, number: int) -> None:
+def _send_output_to(out_dir: Path, number: int) -> None:
     """Print into a file: nobody's death or pause can block or break a print of the script then, as a pipe's reader could."""
-    if not out_dir:
-        return
+    if os.environ.get("NCCL_DEBUG", "").upper() == "WARN":  # who raised the level wants to read it in his output
+        os.environ.setdefault("NCCL_DEBUG_FILE", str(places.nccl_path(out_dir, number)))
     try:
-        fd = os.open(places.out_path(Path(out_dir), number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(places.out_path(out_dir, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
         _complain(f"output stays where it was: {error}")
         return

@@ -41,12 +41,12 @@ time.sleep(600)
 
 
 class Attempt:
-    def __init__(self, folder, code, *, mark=None, argv=None, env=None):
+    def __init__(self, folder, code, *, mark=None, argv=None, env=None, ignored=()):
         self.out, self.err = folder / "out", folder / "err"
         self.mark = mark or f"test/{uuid.uuid4().hex}/n1/1.1"
         environment = {"PATH": os.environ["PATH"], **(env or {})}
         argv = argv or (sys.executable, "-c", code)
-        spec = child.Spec(argv=argv, env=environment, cwd=folder, mark=self.mark, out=self.out, err=self.err)
+        spec = child.Spec(argv=argv, env=environment, cwd=folder, mark=self.mark, out=self.out, err=self.err, ignored=ignored)
         self.child = child.start(spec)
         self.events = []
 
@@ -119,13 +119,15 @@ def test_an_attempt_runs_ends_and_is_proven_gone(attempt):
     assert one.child.fds() == []
 
 
-def test_what_an_attempt_inherits(attempt):
+@pytest.mark.parametrize("warning", [signal.SIGUSR1, signal.SIGUSR2])
+def test_what_an_attempt_inherits(attempt, warning):
     one = attempt(
         "import json, os, resource, signal as s; print(json.dumps({'env': dict(os.environ), 'sid': os.getsid(0), 'pid': os.getpid(),"
-        "'ppid': os.getppid(), 'usr1': s.getsignal(s.SIGUSR1) == s.SIG_IGN, 'term': s.getsignal(s.SIGTERM) == s.SIG_DFL,"
+        "'ppid': os.getppid(), 'ignored': [n for n in s.Signals if s.getsignal(n) == s.SIG_IGN], 'term': s.getsignal(s.SIGTERM) == s.SIG_DFL,"
         "'fds': os.listdir('/proc/self/fd'), 'cwd': os.getcwd(), 'files': resource.getrlimit(resource.RLIMIT_NOFILE),"
         "'oom': open('/proc/self/oom_score_adj').read(), 'blocked': len(s.pthread_sigmask(s.SIG_BLOCK, []))}))",
         env={"MINE": 'it\'s "quoted" $HOME \n%'},
+        ignored=(warning,),
     )
     one.until(child.Ended)
     saw = json.loads(one.out.read_text())
@@ -134,7 +136,7 @@ def test_what_an_attempt_inherits(attempt):
     assert saw["env"]["FTSUP_SUPERVISOR"] == str(saw["ppid"])
     assert saw["env"]["MINE"] == 'it\'s "quoted" $HOME \n%'
     assert set(saw["env"]) <= {"FTSUP_MARK", "FTSUP_SUPERVISOR", "MINE", "PATH", "LC_CTYPE"}
-    assert saw["usr1"]
+    assert saw["ignored"] == sorted({warning, signal.SIGPIPE, signal.SIGXFSZ})  # Python's own two
     assert saw["term"]
     assert saw["blocked"] == 0
     assert len(saw["fds"]) == 4  # 0, 1, 2 and the listing's own

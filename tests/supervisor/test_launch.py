@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
 from ftsup import proc
-from ftsup.config import Config, Launch
+from ftsup.config import Config, Launch, SlurmOptions
 from ftsup.events import Epoch, How
 from ftsup.events import Launch as Order
 from ftsup.supervisor import launch
@@ -61,6 +62,13 @@ def test_ranks_get_a_clean_environment() -> None:
     assert (env["NCCL_DEBUG"], env["PYTHONUNBUFFERED"], env["WANDB"]) == ("INFO", "1", "1")
     assert (env["FTSUP_RESUME_FROM"], env["FTSUP_BASE_STEP"]) == ("/c/step5.pt", "5")
     assert "FTSUP_LEADER" not in env
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
+def test_ranks_are_told_which_signal_is_the_warning(name: str) -> None:
+    own = config(slurm=SlurmOptions(signal=f"{name.removeprefix('SIG')}@60"))
+    assert launch.environment({}, own, ORDER, own={}, at=AT)["FTSUP_WARNING"] == str(signal.Signals[name].value)
+    assert launch.warning(own) is signal.Signals[name]
 
 
 def test_ranks_have_the_same_grace_from_torchrun_as_from_us() -> None:

@@ -256,6 +256,22 @@ def test_output_goes_to_one_private_appended_file(bench):
     assert (out / "out.3").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize(
+    "env, file",
+    [
+        ({"NCCL_DEBUG": "WARN"}, "{out}/nccl.2"),
+        ({"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/mine"}, "/mine"),
+        ({"NCCL_DEBUG": "INFO"}, None),  # for the user's eyes: it stays in his output
+    ],
+)
+def test_nccl_has_a_file_a_rank_unless_the_user_wants_to_read_it(bench, env: dict[str, str], file: str | None):
+    out = bench.home / "out"
+    out.mkdir()
+    bench.write("train.py", "import os\nprint(os.environ.get('NCCL_DEBUG_FILE'))")
+    bench.shim("train.py", rank=2, env={"FTSUP_OUT_DIR": str(out), **env})
+    assert (out / "out.2").read_text() == f"{file and file.format(out=out)}\n"
+
+
 def test_output_that_cannot_go_to_its_file_stays_where_it_was(bench):
     bench.write("train.py", "print('on')")
     run = bench.shim("train.py", env={"FTSUP_OUT_DIR": str(bench.home / "nowhere")})
