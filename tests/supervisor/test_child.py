@@ -123,7 +123,8 @@ def test_an_attempt_runs_ends_and_is_proven_gone(attempt):
 def test_what_an_attempt_inherits(attempt, warning):
     one = attempt(
         "import json, os, resource, signal as s; print(json.dumps({'env': dict(os.environ), 'sid': os.getsid(0), 'pid': os.getpid(),"
-        "'ppid': os.getppid(), 'ignored': [n for n in s.Signals if s.getsignal(n) == s.SIG_IGN], 'term': s.getsignal(s.SIGTERM) == s.SIG_DFL,"
+        "'ppid': os.getppid(), 'ignored': [n for n in s.Signals if s.getsignal(n) == s.SIG_IGN],"
+        "'term': s.getsignal(s.SIGTERM) == s.SIG_DFL,"
         "'fds': os.listdir('/proc/self/fd'), 'cwd': os.getcwd(), 'files': resource.getrlimit(resource.RLIMIT_NOFILE),"
         "'oom': open('/proc/self/oom_score_adj').read(), 'blocked': len(s.pthread_sigmask(s.SIG_BLOCK, []))}))",
         env={"MINE": 'it\'s "quoted" $HOME \n%'},
