@@ -34,6 +34,8 @@ class How(Enum):
 
     RETURNED = "returned"
     """The script ran to its end (or sys.exit(0))."""
+    SAVED = "saved"
+    """It was asked to save, took that up, and left: no fault, whatever its exit code."""
     EXIT = "exit"
     """A non-zero exit code without an exception."""
     EXCEPTION = "exception"
@@ -86,6 +88,32 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Same traceback, same fingerprint (numbers and addresses of the message left out)."""
     order_ns: int = 0
     """Monotonic time on its own node: orders faults of one node only."""
+
+
+class Ears(Enum):
+    """Whether a script hears that a save is wanted, and how: from the worst to the best."""
+
+    ENDED = "ended"
+    """A rank has ended, or is about to."""
+    NONE = "none"
+    """A rank neither calls asked() nor handles the warning signal."""
+    HANDLER = "handler"
+    """Every rank listens, some by a handler of the warning signal only."""
+    ASKS = "asks"
+    """Every rank calls asked()."""
+
+
+class Ask(Enum):
+    """A word about a save, to the ranks of a node."""
+
+    COUNT = "count"
+    """Take back what is proposed, and say how far the ranks are."""
+    PROPOSE = "propose"
+    """Whoever sees this by the end of beat N agrees, and waits there for what follows."""
+    COMMIT = "commit"
+    """All have agreed: save after beat N."""
+    ABORT = "abort"
+    """Go on: nothing comes of it."""
 
 
 # What happened ------------------------------------------------------------------------------------------------------------
@@ -215,6 +243,43 @@ class Saved(Event, frozen=True, kw_only=True):
     node: str
     epoch: Epoch
     step: int
+
+
+class Counted(Event, frozen=True, kw_only=True):
+    """How far the ranks of a node are, and whether they would hear that a save is wanted."""
+
+    node: str
+    epoch: Epoch
+    save: int
+    least: int
+    most: int
+    """Beats of the rank with the fewest, and with the most."""
+    ears: Ears
+    """The worst of its ranks."""
+    step_s: float = 0.0
+    """What a step takes now; 0: not known."""
+
+
+class Voted(Event, frozen=True, kw_only=True):
+    """Every rank of a node agreed to save after beat `beats`; or (`ready` is false) one was past it, or did not wait for the others."""
+
+    node: str
+    epoch: Epoch
+    save: int
+    beats: int
+    ready: bool
+
+
+class SaveOver(Event, frozen=True, kw_only=True):
+    """Every rank of a node that took the save up has gone on since, or has left."""
+
+    node: str
+    epoch: Epoch
+    save: int
+    step: int | None = None
+    """What is saved now; None: the script's steps are not known."""
+    missed: tuple[int, ...] = ()
+    """Ranks that did not take part, although they had agreed."""
 
 
 class Learned(Event, frozen=True, kw_only=True):
@@ -349,13 +414,13 @@ class Noted(Event, frozen=True, kw_only=True):
 
 LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
     LeaderStarted, Tick, Away, NodeUp, NodeSilent, StartFailed, StepEnded, CheckpointPicked, PickFailed, Prepared,
-    Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected, AttemptOver, Warned, Terminated, Signalled,
-    SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked, Noted,
+    Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Stalled, Moving, RankEnded, Collected, AttemptOver,
+    Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked, Noted,
 ]  # fmt: skip
 
 
 NodeEvent = Union[  # noqa: UP007
-    NodeUp, Prepared, Launched, LaunchFailed, Progressed, Saved, Learned, Stalled, Moving, RankEnded, Collected,
+    NodeUp, Prepared, Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Stalled, Moving, RankEnded, Collected,
     AttemptOver, Warned, Terminated, Noted,
 ]  # fmt: skip
 """What a node supervisor reports."""
@@ -451,6 +516,19 @@ class Stop(Order, frozen=True, kw_only=True):
     grace_s: float
 
 
+class AskRanks(Order, frozen=True, kw_only=True):
+    """A word about save number `save`. COUNT answers with Counted, PROPOSE with Voted, COMMIT with SaveOver, ABORT with nothing."""
+
+    node: str
+    epoch: Epoch
+    save: int
+    ask: Ask
+    beats: int = 0
+    """N."""
+    handlers: bool = False
+    """Ranks that never call asked() get their handler of the warning signal called."""
+
+
 class Leave(Order, frozen=True, kw_only=True):
     """The node supervisor may go."""
 
@@ -503,9 +581,10 @@ class Quit(Order, frozen=True, kw_only=True):
 
 
 LeaderOrder = Union[  # noqa: UP007
-    StartStep, StartNode, PickCheckpoint, Prepare, Launch, Collect, Stop, Leave, AskSlurm, Decide, Requeue, Avoid, Incident, Notify, Quit,
+    StartStep, StartNode, PickCheckpoint, Prepare, Launch, AskRanks, Collect, Stop, Leave, AskSlurm, Decide, Requeue, Avoid, Incident,
+    Notify, Quit,
 ]  # fmt: skip
-NodeOrder = Union[Prepare, Launch, Collect, Stop, Leave]  # noqa: UP007
+NodeOrder = Union[Prepare, Launch, AskRanks, Collect, Stop, Leave]  # noqa: UP007
 """What a node supervisor is ordered to do."""
 
 

@@ -71,7 +71,7 @@ def _weight(fault: Fault) -> int:
         return 0  # its ranks vanished with it
     if fault.how is How.SIGNAL and not fault.signal:
         return 1  # it vanished: perhaps by torchrun's own hand
-    return {How.QUIET: 1, How.STORAGE: 2, How.TORCHRUN: 3, How.PEER: 3, How.WAITING: 5, How.RETURNED: 6, How.WARNED: 6}.get(fault.how, 0)
+    return {How.QUIET: 1, How.STORAGE: 2, How.TORCHRUN: 3, How.PEER: 3, How.WAITING: 5, How.SAVED: 4, How.RETURNED: 6, How.WARNED: 6}.get(fault.how, 0)
 
 
 def root(faults: Sequence[Fault]) -> Fault:
@@ -111,6 +111,7 @@ def describe(fault: Fault) -> str:
         How.HELLO: f"{who} never said hello{': ' + fault.error if fault.error else ''}",
         How.UNKILLABLE: f"{who} holds a process that cannot be killed: {fault.error}",
         How.RETURNED: f"{who} finished",
+        How.SAVED: f"{who} left{at}, as it was asked to save: going on is what a script does then, and ending the job is ftsup's affair",
         How.WARNED: f"{who} was warned",
     }[fault.how]
 
