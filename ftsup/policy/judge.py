@@ -71,7 +71,8 @@ def _weight(fault: Fault) -> int:
         return 0  # its ranks vanished with it
     if fault.how is How.SIGNAL and not fault.signal:
         return 1  # it vanished: perhaps by torchrun's own hand
-    return {How.QUIET: 1, How.STORAGE: 2, How.TORCHRUN: 3, How.PEER: 3, How.WAITING: 5, How.SAVED: 4, How.RETURNED: 6, How.WARNED: 6}.get(fault.how, 0)
+    far = {How.QUIET: 1, How.STORAGE: 2, How.TORCHRUN: 3, How.PEER: 3, How.SAVED: 4, How.WAITING: 5, How.RETURNED: 6, How.WARNED: 6}
+    return far.get(fault.how, 0)
 
 
 def root(faults: Sequence[Fault]) -> Fault:
