@@ -17,10 +17,12 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.events import Epoch, Fault, How
+from ftsup.policy import votes as voting
 from ftsup.policy import watch as watching
 from ftsup.policy.rules import Rules
+from ftsup.policy.votes import View, Votes
 from ftsup.policy.watch import Process, Sight, Watch
-from ftsup.worker.beatfile import Phase
+from ftsup.worker.beatfile import Beat, Phase
 
 SWEEP_GRACE_S = 2.0
 """What torchrun left behind gets this long: torchrun had its own turn to end it."""
@@ -55,6 +57,12 @@ class Looked(Happening, frozen=True, kw_only=True):
     """One look at all ranks of the attempt."""
 
     sights: Mapping[int, Sight]
+
+
+class Glanced(Happening, frozen=True, kw_only=True):
+    """One look at the beats alone, while a save is open."""
+
+    beats: Mapping[int, Beat]
 
 
 class WasAway(Happening, frozen=True, kw_only=True):
@@ -162,6 +170,12 @@ class StartChild(Act, frozen=True, kw_only=True):
     order: ev.Launch
 
 
+class TellRanks(Act, frozen=True, kw_only=True):
+    """Write a word about a save where the ranks read it."""
+
+    order: ev.AskRanks
+
+
 class Gather(Act, frozen=True, kw_only=True):
     """Take evidence of the attempt."""
 
@@ -206,6 +220,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster's, from the newest launch."""
     watch: Watch = Watch()
     ranks: tuple[int, ...] = ()
+    save: Votes | None = None
+    """The newest save of the attempt."""
     code: int | None = None
     ended: tuple[Fault, ...] = ()
     over: ev.AttemptOver | None = None
@@ -239,7 +255,7 @@ def _ordered(state: State, happening: Ordered, rules: Rules) -> Change:
         return _leave(state, rules.grace_s)
     if order.epoch < state.epoch:
         return state, ()
-    if order.epoch > state.epoch and state.stage in {Stage.RUNNING, Stage.ENDING} and not isinstance(order, ev.Collect):
+    if order.epoch > state.epoch and state.stage in {Stage.RUNNING, Stage.ENDING} and not isinstance(order, (ev.Collect, ev.AskRanks)):
         # The leader gave this attempt up, and never heard of its end: there is no other before the proof.
         acts = (EndChild(grace_s=rules.grace_s),) if state.stage is Stage.RUNNING else ()
         return replace(state, stage=Stage.ENDING, next=order), acts
@@ -288,7 +304,7 @@ def _launch(state: State, order: ev.Launch, _rules: Rules) -> Change:
     if order.epoch == state.epoch and state.stage is Stage.READY:
         watch = Watch(median_s=order.median_s, restart_s=order.restart_s, base_step=order.base_step)
         state = replace(state, stage=Stage.RUNNING, watch=watch, kill_wait_s=order.kill_wait_s)
-        state = replace(state, code=None, ended=(), told_t=None, alone_t=None, alone_told=False)
+        state = replace(state, save=None, code=None, ended=(), told_t=None, alone_t=None, alone_told=False)
         return state, (StartChild(order=order),)
     if order.epoch == state.epoch and state.stage is Stage.RUNNING:
         return state, (Tell(event=_launched(state, 0)),)
@@ -352,13 +368,14 @@ def _ranks_ended(state: State, happening: RanksEnded, _rules: Rules) -> Change:
     if state.stage is not Stage.RUNNING:
         return state, ()
     known = {fault.rank for fault in state.ended}
-    new = tuple(_at_step(state, fault) for fault in happening.faults if fault.rank not in known)
+    new = tuple(_ended(state, fault) for fault in happening.faults if fault.rank not in known)
     state = replace(state, ended=state.ended + new)
     return state, tuple(Tell(event=ev.RankEnded(node=state.node, epoch=state.epoch, fault=fault)) for fault in new)
 
 
-def _at_step(state: State, fault: Fault) -> Fault:
-    """A rank that ended without a word ended at the step of its last beat."""
+def _ended(state: State, fault: Fault) -> Fault:
+    """How a rank ended, and where: one that left no word ended at the step of its last beat."""
+    fault = voting.left(state.save, fault)
     mark = state.watch.marks.get(-1 if fault.rank is None else fault.rank)
     if fault.step is not None or mark is None:
         return fault
@@ -368,7 +385,7 @@ def _at_step(state: State, fault: Fault) -> Fault:
 def _child_ended(state: State, happening: ChildEnded, _rules: Rules) -> Change:
     if state.stage not in {Stage.RUNNING, Stage.ENDING}:
         return state, ()
-    newer = {fault.rank: _at_step(state, fault) for fault in happening.ended}
+    newer = {fault.rank: _ended(state, fault) for fault in happening.ended}
     ended = tuple(newer.pop(fault.rank, fault) for fault in state.ended) + tuple(newer.values())
     was = state.stage
     if was is Stage.RUNNING and happening.code < 0:  # not by us: its ranks, which die with it, are not to blame
@@ -395,6 +412,34 @@ def _gone(state: State, happening: Gone, rules: Rules) -> Change:
         return state, (Tell(event=over), *((Exit(),) if state.leaving else ()))
     state, acts = _ordered(state, Ordered(t=happening.t, order=later), rules)
     return state, (Tell(event=over), *acts)
+
+
+# Save on request ----------------------------------------------------------------------------------------------------------
+
+
+def _ask(state: State, order: ev.AskRanks, _rules: Rules) -> Change:
+    if order.epoch != state.epoch or state.stage is not Stage.RUNNING:
+        _, nothing = voting.look(Votes(order=order), View(beats={}, ranks=()))
+        return state, tuple(Tell(event=event) for event in nothing)
+    save = voting.take(state.save, order)
+    if save is not state.save:
+        return replace(state, save=save), (TellRanks(order=order),) if order.beats else ()
+    same = (save.order.save, save.order.ask, save.order.beats) == (order.save, order.ask, order.beats)
+    return state, (Tell(event=save.said),) if same and save.said is not None else ()
+
+
+def _glanced(state: State, happening: Glanced, _rules: Rules) -> Change:
+    if state.save is None or state.stage is not Stage.RUNNING:
+        return state, ()
+    view = View(
+        beats=happening.beats,
+        ranks=state.ranks,
+        ended=frozenset(fault.rank for fault in state.ended if fault.rank is not None),
+        base_step=state.watch.base_step,
+        step_s=watching.step_now_s(state.watch),
+    )
+    save, told = voting.look(state.save, view)
+    return replace(state, save=save), tuple(Tell(event=event) for event in told)
 
 
 # Watching -----------------------------------------------------------------------------------------------------------------
@@ -486,12 +531,14 @@ def _batch_host(state: State, happening: BatchHost, rules: Rules) -> Change:
 ORDERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.Prepare: _prepare,
     ev.Launch: _launch,
+    ev.AskRanks: _ask,
     ev.Collect: _collect,
     ev.Stop: _stop,
 }
 HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     Ordered: _ordered,
     Looked: _looked,
+    Glanced: _glanced,
     WasAway: _was_away,
     SetupEnded: _setup_ended,
     PortFound: _port_found,

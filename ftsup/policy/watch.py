@@ -135,6 +135,11 @@ def steps(watch: Watch) -> tuple[int | None, int]:
     return step_of(beat, watch.base_step), beat.beats
 
 
+def step_now_s(watch: Watch) -> float:
+    """What a step takes these days; 0: not known."""
+    return median(watch.step_s[-5:]) if watch.step_s else watch.median_s
+
+
 def _mark(mark: Mark | None, t: float, sight: Sight) -> Mark:
     stopped_t = None
     if sight.process is Process.STOPPED:

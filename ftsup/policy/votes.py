@@ -1,0 +1,189 @@
+"""The node's part in a save on request: counts, passes the word on to its ranks, and tells when all have agreed, and when all are through.
+
+Pure, a part of the node's machine. What a rank does is in `ftsup.worker`: it agrees by its `ack`, waits after beat N, and raises TOOK
+when the script got the request. What follows from the answers is the leader's affair (`save`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup.events import Ask, Ears, Fault, How
+from ftsup.policy.watch import step_of
+from ftsup.worker.beatfile import Beat, Flag, Phase
+
+PROPOSED_LOOK_S = 0.01
+"""Ranks wait for each other now: every look that comes late is training time."""
+SAVING_LOOK_S = 0.1
+EARS = tuple(Ears)
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank whose script got the request."""
+
+    beats: int
+    """When that was first seen."""
+    step: int | None
+    on: bool = False
+    """It made another step since, and nothing of the save is under way."""
+
+
+class Votes(msgspec.Struct, frozen=True, kw_only=True):
+    """One save on this node."""
+
+    order: ev.AskRanks
+    """The newest."""
+    said: ev.NodeEvent | None = None
+    """The answer to it; repeated when the order is."""
+    late: frozenset[int] = frozenset()
+    """Ranks that were at or past N without having agreed, at the last look."""
+    passed: frozenset[int] = frozenset()
+    """Ranks that were past N, and had not asked yet, at the last look: what they save is of a later step."""
+    taken: dict[int, Taken] = {}
+    missed: frozenset[int] = frozenset()
+    """Ranks that had agreed, and went on without the others."""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look at the ranks shows."""
+
+    beats: Mapping[int, Beat]
+    ranks: tuple[int, ...]
+    """All that the node has."""
+    ended: frozenset[int] = frozenset()
+    base_step: int | None = 0
+    step_s: float = 0.0
+
+
+Change = tuple[Votes, tuple[ev.NodeEvent, ...]]
+
+
+def look_s(votes: Votes | None) -> float | None:
+    """How soon the ranks are to be looked at again; None: nothing is open."""
+    if votes is None:
+        return None
+    ask, said = votes.order.ask, votes.said
+    if ask is Ask.COUNT:
+        return 0.0 if said is None else None
+    if ask is Ask.PROPOSE:
+        return None if isinstance(said, ev.Voted) and not said.ready else PROPOSED_LOOK_S
+    return SAVING_LOOK_S if ask is Ask.COMMIT and said is None else None
+
+
+def take(votes: Votes | None, order: ev.AskRanks) -> Votes:
+    """Take an order in. What is known keeps its answer, which is told again; of an older save nothing is wanted any more."""
+    if votes is None or order.save > votes.order.save:
+        return Votes(order=order)
+    again = order.ask is not Ask.COUNT and (order.ask, order.beats) == (votes.order.ask, votes.order.beats)
+    committed = votes.order.ask is Ask.COMMIT  # there is no way back from it
+    return votes if again or committed or order.save < votes.order.save else Votes(order=order)
+
+
+def look(votes: Votes, view: View) -> Change:
+    """One look at the ranks; what is to be told."""
+    if votes.order.ask is Ask.COUNT and votes.said is None:
+        return _say(votes, _count(votes.order, view))
+    if votes.order.ask is Ask.PROPOSE:
+        return _vote(votes, view)
+    if votes.order.ask is Ask.COMMIT and votes.said is None:
+        return _follow(votes, view)
+    return votes, ()
+
+
+def _say(votes: Votes, event: ev.NodeEvent) -> Change:
+    return replace(votes, said=event), (event,)
+
+
+def _count(order: ev.AskRanks, view: View) -> ev.Counted:
+    beats = [view.beats[rank].beats if rank in view.beats else 0 for rank in view.ranks] or [0]
+    ears = min((_ears(view, rank) for rank in view.ranks), key=EARS.index, default=Ears.ENDED)
+    return ev.Counted(
+        node=order.node, epoch=order.epoch, save=order.save, least=min(beats), most=max(beats), ears=ears, step_s=round(view.step_s, 6)
+    )
+
+
+def _ears(view: View, rank: int) -> Ears:
+    beat = view.beats.get(rank)
+    if rank in view.ended or (beat is not None and beat.phase >= Phase.SHUTDOWN):
+        return Ears.ENDED
+    if beat is None or not beat.flags & (Flag.ASKS | Flag.HANDLES):
+        return Ears.NONE
+    return Ears.ASKS if beat.flags & Flag.ASKS else Ears.HANDLER
+
+
+def _late(beat: Beat | None, n: int) -> bool:
+    return beat is not None and beat.beats >= n and beat.ack != n
+
+
+def _vote(votes: Votes, view: View) -> Change:
+    """A rank writes its beat and its agreement one after the other: only who is late at two looks is late."""
+    n = votes.order.beats
+    late = frozenset(rank for rank in view.ranks if _late(view.beats.get(rank), n))
+    gone = view.ended.intersection(view.ranks)
+    failed = late & votes.late or gone
+    votes = replace(votes, late=late)
+    ready = all(rank in view.beats and view.beats[rank].ack == n for rank in view.ranks)
+    if failed or not view.ranks:
+        return _say(votes, _voted(votes.order, ready=False)) if votes.said != _voted(votes.order, ready=False) else (votes, ())
+    return _say(votes, _voted(votes.order, ready=True)) if ready and votes.said is None else (votes, ())
+
+
+def _voted(order: ev.AskRanks, *, ready: bool) -> ev.Voted:
+    return ev.Voted(node=order.node, epoch=order.epoch, save=order.save, beats=order.beats, ready=ready)
+
+
+def _follow(votes: Votes, view: View) -> Change:
+    """Over when every rank that takes part has taken it up and gone on, or ended."""
+    n = votes.order.beats
+    late = frozenset(rank for rank in view.ranks if _late(view.beats.get(rank), n))
+    agreed = {rank: beat for rank in view.ranks if (beat := view.beats.get(rank)) is not None and beat.ack == n}
+    took = {rank: beat for rank, beat in agreed.items() if beat.flags & Flag.TOOK}
+    now = {rank: votes.taken.get(rank) or _taken(beat, n, view, passed=rank in votes.passed) for rank, beat in took.items()}
+    taken = {**votes.taken, **{rank: _went_on(one, took[rank]) for rank, one in now.items()}}
+    lost = (late & votes.late) | view.ended.intersection(view.ranks)
+    missed = votes.missed | (lost - taken.keys())
+    passed = frozenset(rank for rank, beat in agreed.items() if rank not in taken and beat.beats > n)
+    votes = replace(votes, late=late, passed=passed, taken=taken, missed=missed)
+    if not all(rank in missed or rank in view.ended or (rank in taken and taken[rank].on) for rank in view.ranks):
+        return votes, ()
+    steps = [_saved(one, view.beats.get(rank)) for rank, one in taken.items()]
+    known = [step for step in steps if step is not None]
+    order = votes.order
+    over = ev.SaveOver(
+        node=order.node,
+        epoch=order.epoch,
+        save=order.save,
+        step=min(known) if known and len(known) == len(steps) else None,
+        missed=tuple(sorted(missed)),
+    )
+    return _say(votes, over)
+
+
+def _taken(beat: Beat, n: int, view: View, *, passed: bool) -> Taken:
+    """A rank that was not past N at the last look took it up at N, wherever it is by now."""
+    step = step_of(beat, view.base_step)
+    at = step if step is None or passed else step - (beat.beats - n)
+    return Taken(beats=beat.beats, step=at)
+
+
+def _went_on(taken: Taken, beat: Beat) -> Taken:
+    on = beat.beats > taken.beats and beat.phase is not Phase.CHECKPOINT and beat.writing == 0
+    return replace(taken, on=taken.on or on)
+
+
+def _saved(taken: Taken, beat: Beat | None) -> int | None:
+    """What the script says that it saved, where it says so."""
+    told = beat is not None and taken.step is not None and beat.saved_step >= taken.step
+    return beat.saved_step if beat is not None and told else taken.step
+
+
+def left(votes: Votes | None, fault: Fault) -> Fault:
+    """How a rank ended, now that it may have done so because it was asked: not by an exception or a signal, and not after it went on."""
+    taken = votes.taken.get(-1 if fault.rank is None else fault.rank) if votes else None
+    if taken is None or taken.on or fault.how not in {How.RETURNED, How.EXIT}:
+        return fault
+    return replace(fault, how=How.SAVED, step=taken.step)
