@@ -26,6 +26,7 @@ from ftsup.events import Fault, How
 from ftsup.incident.collect import Job as Evidence
 from ftsup.monitors import exits, faults, heartbeat, procs
 from ftsup.policy import node as machine
+from ftsup.policy import votes
 from ftsup.policy.node import Happening, Stage, State
 from ftsup.policy.watch import step_of
 from ftsup.ports import Clock, Job, JobState, Node, NodeState
@@ -40,6 +41,7 @@ from ftsup.supervisor.lock import NodeLock
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
 from ftsup.supervisor.nodelink import NodeLink
 from ftsup.supervisor.wire import Counter
+from ftsup.worker import beatfile
 
 LEAVE_S = 5.0
 """The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
@@ -49,6 +51,12 @@ VANISH_S = 5.0
 SOON_S = 0.2
 SLURM_S = 30.0
 ERR_CAP = 256 * 1024
+WORDS = {
+    ev.Ask.COUNT: beatfile.Word.ABORT,
+    ev.Ask.PROPOSE: beatfile.Word.PROPOSED,
+    ev.Ask.COMMIT: beatfile.Word.COMMIT,
+    ev.Ask.ABORT: beatfile.Word.ABORT,
+}
 ENDINGS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -92,6 +100,7 @@ class NodeSupervisor:
         self.instance = f"{place.node}:{os.getpid()}:{now:.3f}"
         self.link = NodeLink(read_keys(run.keys), addresses=place.addresses, up=self._up(), now=now)
         self.looked_t = now
+        self.glanced_t = now
         self.logged_t = now
         self.logs_busy = False
         self.asked_t = now
@@ -111,7 +120,7 @@ class NodeSupervisor:
     def _until(self) -> float | None:
         child_t = self.child.due_at() if self.child else None
         look_t = self._look_t() if self._looks() else None  # whatever else wakes us meanwhile
-        return soonest(self.calls.deadline_t(), self.clerk.deadline_t(), child_t, look_t, self.leave_t, self.alone_t)
+        return soonest(self.calls.deadline_t(), self.clerk.deadline_t(), child_t, look_t, self._glance_t(), self.leave_t, self.alone_t)
 
     def _look_t(self) -> float:
         return self.looked_t + (SOON_S if self.vanished else self.config.waits.tick_s)
@@ -130,6 +139,7 @@ class NodeSupervisor:
         for found in (*self.calls.take(now), *self.clerk.take(now)):
             for happening in found:
                 self._happen(replace(happening, t=now))
+        self._glance(now)
         self._look(now)
         self._hear_child(now)
         self._bring_logs(now)
@@ -175,7 +185,21 @@ class NodeSupervisor:
         self.told |= {fault.rank for fault in new if fault.rank is not None}
         self._happen(machine.Looked(t=now, sights=seen))
         if new:
+            self._glance(now, died=True)
             self._happen(machine.RanksEnded(t=now, faults=new))
+
+    def _glance_t(self) -> float | None:
+        soon_s = votes.look_s(self.state.save) if self._looks() else None
+        return None if soon_s is None else self.glanced_t + soon_s
+
+    def _glance(self, now: float, *, died: bool = False) -> None:
+        """While a save is open: the beats alone, often, and once more when a rank has died: what it took up is known before its end."""
+        due_t = self._glance_t()
+        if due_t is None or (now < due_t and not died):
+            return
+        self.glanced_t = now
+        found = {rank: beatfile.read(path) for rank, path in heartbeat.beat_files(self._beats()).items()}
+        self._happen(machine.Glanced(t=now, beats={rank: beat for rank, beat in found.items() if beat is not None}))
 
     def _gone(self, sight: heartbeat.RankSight) -> bool:
         return sight.process is procs.State.GONE
@@ -321,6 +345,13 @@ class NodeSupervisor:
             fault = Fault(how=How.SETUP, node=self.place.node, error=f"{error.strerror or error}{where}")
             self._happen(machine.NotStarted(t=now, fault=fault))
 
+    def _tell_ranks(self, act: machine.TellRanks, _now: float) -> None:
+        """A rank whose file is gone has no need of the word."""
+        order = act.order
+        for path in heartbeat.beat_files(self._beats()).values():
+            with contextlib.suppress(OSError):
+                beatfile.ask(path, beats=order.beats, word=WORDS[order.ask], handlers=order.handlers)
+
     def _gather(self, act: machine.Gather, now: float) -> None:
         folder = self.local.root / "incidents" / str(act.incident)
         job = Evidence(node=self.place.node, epoch=str(act.epoch), beats=str(self._beats()), out=str(self._out()), folder=str(folder))
@@ -465,6 +496,7 @@ ACTS: dict[type, Callable[[NodeSupervisor, Any, float], None]] = {
     machine.RunSetup: NodeSupervisor._run_setup,  # noqa: SLF001
     machine.FindPort: NodeSupervisor._find_port,  # noqa: SLF001
     machine.StartChild: NodeSupervisor._start_child,  # noqa: SLF001
+    machine.TellRanks: NodeSupervisor._tell_ranks,  # noqa: SLF001
     machine.Gather: NodeSupervisor._gather,  # noqa: SLF001
     machine.EndChild: NodeSupervisor._end_child,  # noqa: SLF001
     machine.AskBatchHost: NodeSupervisor._ask_batch_host,  # noqa: SLF001
