@@ -34,8 +34,8 @@ def rank_numbers(order: LaunchOrder, workers: int) -> tuple[int, ...]:
     return tuple(range(order.node_rank * workers, (order.node_rank + 1) * workers))
 
 
-def argv(config: Config, order: LaunchOrder, *, python: str, out: Path) -> tuple[str, ...]:
-    """The command line of an attempt on one node. `out`: where torchrun may keep what it keeps."""
+def argv(config: Config, order: LaunchOrder, *, python: str, at: Mapping[str, Path]) -> tuple[str, ...]:
+    """The command line of an attempt on one node. `at`: worker, where the shim lies; out, where torchrun may keep what it keeps."""
     resume = tuple(word.replace("{path}", order.path) for word in config.resume_args) if order.path else ()
     command = (*config.command, *resume)
     if config.launch is Launch.COMMAND:
@@ -51,9 +51,8 @@ def argv(config: Config, order: LaunchOrder, *, python: str, out: Path) -> tuple
         f"--master-port={order.port}",
         "--rdzv-backend=static",
         "--max-restarts=0",
-        f"--log-dir={out / 'torchelastic'}",
-        "-m",
-        "ftsup_worker",
+        f"--log-dir={at['out'] / 'torchelastic'}",
+        str(at["worker"] / "ftsup_worker" / "__main__.py"),
     )
     return (*config.launcher.prefix, *torchrun, *command)
 

@@ -331,7 +331,7 @@ class NodeSupervisor:
         try:
             launch.make_places(at["beats"], at["out"], self._ranks() if self.rules.watched else ())
             spec = children.Spec(
-                argv=launch.argv(self.config, act.order, python=self.config.python or sys.executable, out=at["out"]),
+                argv=launch.argv(self.config, act.order, python=self.config.python or sys.executable, at=at),
                 env=env,
                 cwd=Path(self.config.workdir),
                 mark=self.local.mark(str(act.order.epoch)),

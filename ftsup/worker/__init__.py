@@ -7,7 +7,7 @@
     if asked(): save(); saved(step)  true once when a save is wanted now; save and go on
 
 Outside of a run all of it does nothing. Standard library only, Python >= 3.9, relative imports only: this folder is copied into the run
-directory as `ftsup_worker` (the training environment needs no ftsup), put on PYTHONPATH, and started by torchrun as `-m ftsup_worker`.
+directory as `ftsup_worker` (the training environment needs no ftsup), put on PYTHONPATH, and torchrun starts its `__main__.py`.
 
 What the shim reads from its environment, all set by the node supervisor:
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
-from typing import Any, Optional
+
+TYPE_CHECKING = False  # typing alone would take longer to import than all the rest
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    _Line = tuple[str, Optional[int], str]
 
 VERSION = 1
 MESSAGE_CAP = 4 * 1024
 TRACEBACK_CAP = 64 * 1024
-
-_Line = tuple[str, Optional[int], str]
 
 
 def describe(error: BaseException | None) -> dict[str, Any]:
@@ -36,16 +38,23 @@ def exit_code(code: object) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def write(path: Path, facts: dict[str, Any], *, rank: int, step: int) -> None:
+def write(path: str, facts: dict[str, Any], *, rank: int, step: int) -> None:
     """Publish the record: all of it or nothing. OSError when the disk says no."""
-    import json  # noqa: PLC0415 - 2 ms that the start need not wait for
-
     record = {"version": VERSION, "rank": rank, "pid": os.getpid(), "step": step, "monotonic_ns": time.monotonic_ns(), **facts}
-    aside = path.with_name(f"{path.name}.tmp")
+    aside = f"{path}.tmp"
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
-        json.dump(record, file, ensure_ascii=False)
-    aside.replace(path)
+        file.write(_json(record))
+    os.replace(aside, path)
+
+
+def _json(record: dict[str, Any]) -> str:
+    """Numbers and words are spelled alike in Python and JSON: a healthy rank's end need not wait 8 ms for the json module."""
+    if all(isinstance(value, int) or str(value).isalpha() for value in record.values()):
+        return repr(record).replace("'", '"')
+    import json  # noqa: PLC0415
+
+    return json.dumps(record, ensure_ascii=False)
 
 
 def _story(error: BaseException) -> dict[str, str]:
@@ -74,12 +83,12 @@ def _fingerprint(kind: str, lines: list[_Line]) -> str:
 
 def _where(lines: list[_Line]) -> str:
     """The last line of the user's own code (else of any code): `train.py:41 in forward`."""
-    standard = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - no file of ours, just its folder
+    standard = os.path.dirname(os.__file__) + os.sep
     own = [line for line in lines if not line[0].startswith((standard, "<frozen ")) and "-packages/" not in line[0]] or lines
     if not own:
         return ""
     file, number, name = own[-1]
-    return f"{os.path.basename(file)}:{number}" + (f" in {name}" if name else "")  # noqa: PTH119 - no file of ours, just its name
+    return f"{os.path.basename(file)}:{number}" + (f" in {name}" if name else "")
 
 
 def _type_name(error: BaseException) -> str:

@@ -9,20 +9,23 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import os
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
-from typing import Any
 
 from . import places, record, torchhook
 from .beatfile import Phase
-from .rank import Rank
+
+TYPE_CHECKING = False  # what follows would take longer to import than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType, TracebackType
+    from typing import Any
+
+    from .rank import Rank
 
 _PR_SET_PDEATHSIG = 1
-_OURS = str(Path(__file__).parent) + os.sep
+_SIGKILL = 9
+_OURS = os.path.dirname(__file__) + os.sep
 
 
 class CannotStart(SystemExit):
@@ -41,9 +44,9 @@ def main(argv: Sequence[str], rank: Rank) -> None:
     _die_with_parent()
     out_dir = os.environ.get(places.OUT_DIR)
     if out_dir:
-        _send_output_to(Path(out_dir), number)
+        _send_output_to(out_dir, number)
     if beats:
-        _become(rank, Path(beats), number)
+        _become(rank, beats, number)
     try:
         _run(argv)
     except BaseException as error:
@@ -61,19 +64,19 @@ def _die_with_parent() -> None:
     supervisor = os.environ.get(places.SUPERVISOR)
     if supervisor is None:
         return
-    import ctypes  # noqa: PLC0415 - 3 ms that a rank without a supervisor need not pay
+    import ctypes  # noqa: PLC0415 - 2 ms that a rank without a supervisor need not pay
 
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if os.getppid() in (1, int(supervisor)):  # it died before we could ask: we are an orphan, adopted
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), _SIGKILL)
 
 
-def _send_output_to(out_dir: Path, number: int) -> None:
+def _send_output_to(out_dir: str, number: int) -> None:
     """Print into a file: nobody's death or pause can block or break a print of the script then, as a pipe's reader could."""
     if os.environ.get("NCCL_DEBUG", "").upper() == "WARN":  # who raised the level wants to read it in his output
-        os.environ.setdefault("NCCL_DEBUG_FILE", str(places.nccl_path(out_dir, number)))
+        os.environ.setdefault("NCCL_DEBUG_FILE", places.nccl_path(out_dir, number))
     try:
         fd = os.open(places.out_path(out_dir, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -86,7 +89,7 @@ def _send_output_to(out_dir: Path, number: int) -> None:
     os.close(fd)
 
 
-def _become(rank: Rank, beats: Path, number: int) -> None:
+def _become(rank: Rank, beats: str, number: int) -> None:
     try:
         rank.join(places.beat_path(beats, number), pid=os.getpid(), started=_started(), base_step=_base_step())
     except (OSError, ValueError) as error:
@@ -104,7 +107,8 @@ def _become(rank: Rank, beats: Path, number: int) -> None:
 
 
 def _started() -> int:
-    stat = Path("/proc/self/stat").read_text(errors="replace")
+    with open("/proc/self/stat", errors="replace") as file:
+        stat = file.read()
     return int(stat.rpartition(")")[2].split()[19])
 
 
@@ -128,24 +132,63 @@ def _run(argv: Sequence[str]) -> None:
     if not argv or argv == ["-m"]:
         raise CannotStart(2, "ftsup's shim needs a script, or -m and a module")
     if argv[0] == "-m":
+        _search_first(os.getcwd())
         code, main_module = _load_module(argv[1])
         sys.argv = [str(main_module.__file__), *argv[2:]]
     else:
-        code, main_module = _load_script(argv[0])
         sys.argv = list(argv)
-        if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
-            sys.path[0] = os.path.dirname(os.path.realpath(argv[0]))  # noqa: PTH120 - what Python itself does
+        code, main_module = _load_script(os.path.abspath(argv[0]))  # links stay in __file__, as with Python itself
     sys.modules["__main__"] = main_module
     exec(code, main_module.__dict__)  # noqa: S102 - this is what the shim is for
 
 
-def _load_script(script: str) -> tuple[CodeType, ModuleType]:
-    path = os.path.abspath(script)  # noqa: PTH100 - Python does not resolve links in __file__ either
+def _search_first(place: str, *, asked: bool = False) -> None:
+    """sys.path[0] is what Python would have made of it: our own folder stands there, or nothing where Python was told so."""
+    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+        sys.path[0] = place
+    elif asked:
+        sys.path.insert(0, place)
+
+
+def _load_script(path: str) -> tuple[CodeType, ModuleType]:
+    from importlib.machinery import SourceFileLoader, SourcelessFileLoader  # noqa: PLC0415 - as late as the others
+
+    if _holds_modules(path):
+        return _load_folder(path)
+    _search_first(os.path.dirname(os.path.realpath(path)))
+    if path.endswith(".pyc"):
+        compiled = SourcelessFileLoader("__main__", path)
+        code = compiled.get_code("__main__")
+        if code is not None:
+            return code, _main_module(path, compiled, None)
     try:
-        source = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            source = file.read()
     except OSError as error:
         raise CannotStart(2, f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}") from None
     return compile(source, path, "exec", dont_inherit=True), _main_module(path, SourceFileLoader("__main__", path), None)
+
+
+def _holds_modules(path: str) -> bool:
+    """A folder or a zip file with a `__main__.py`: whatever the import system can search."""
+    for hook in sys.path_hooks:
+        try:
+            hook(path)
+        except ImportError:
+            continue
+        return True
+    return False
+
+
+def _load_folder(path: str) -> tuple[CodeType, ModuleType]:
+    from importlib.machinery import PathFinder  # noqa: PLC0415
+
+    _search_first(path, asked=True)
+    spec = PathFinder.find_spec("__main__", [path])
+    code = _code_of("__main__", spec)
+    if spec is None or code is None:
+        raise CannotStart(1, f"can't find '__main__' module in {path!r}")
+    return code, _main_module(str(spec.origin), spec.loader, spec)
 
 
 def _load_module(name: str) -> tuple[CodeType, ModuleType]:
@@ -153,10 +196,15 @@ def _load_module(name: str) -> tuple[CodeType, ModuleType]:
     if spec is not None and spec.submodule_search_locations is not None:
         package, name = name, f"{name}.__main__"
         spec, why = _spec_of(name), f"No module named {name}; {package!r} is a package and cannot be directly executed"
-    code = None if spec is None or spec.loader is None else spec.loader.get_code(name)  # type: ignore[attr-defined]
+    code = _code_of(name, spec)
     if spec is None or code is None:
         raise CannotStart(1, why)
     return code, _main_module(spec.origin or name, spec.loader, spec)
+
+
+def _code_of(name: str, spec: ModuleSpec | None) -> CodeType | None:
+    loader: Any = None if spec is None else spec.loader
+    return None if loader is None else loader.get_code(name)
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
@@ -171,7 +219,7 @@ def _spec_of(name: str) -> ModuleSpec | None:
 
 
 def _main_module(file: str, loader: Any, spec: ModuleSpec | None) -> ModuleType:  # noqa: ANN401 - any object may be a loader
-    module = ModuleType("__main__")
+    module = type(sys)("__main__")
     module.__file__ = file
     module.__loader__ = loader
     module.__spec__ = spec
@@ -192,7 +240,7 @@ def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None
     facts = record.describe(error)
     rank.ended(-1 if facts["code"] is None else facts["code"])
     try:
-        record.write(places.exit_path(Path(beats), number), facts, rank=number, step=rank.writer.step)
+        record.write(places.exit_path(beats, number), facts, rank=number, step=rank.writer.step)
         if facts["how"] == "exception" and error is not None:
             _tell_torchelastic(error)
     except Exception as trouble:  # noqa: BLE001 - the program's last line: how the script ended must not change
@@ -202,7 +250,7 @@ def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None
 def _tell_torchelastic(error: BaseException) -> None:
     """torchrun's own error file, which a plain script does not write. Only where torch is loaded: it is not worth an import."""
     place = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if place is None or "torch" not in sys.modules or Path(place).exists():
+    if place is None or "torch" not in sys.modules or os.path.exists(place):
         return
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler  # noqa: PLC0415
 

@@ -106,7 +106,7 @@ def shim_start(directory: Path) -> None:
         ("with torch's own imports", "import contextlib, ctypes, importlib.util, inspect, json, pathlib, re, typing"),
     ):
         (directory / "script.py").write_text(text)
-        base, shim, more = (value / 1000 for value in pairs(start("script.py"), start("-m", "ftsup_worker", "script.py"), (5, 1)))
+        base, shim, more = (value / 1000 for value in pairs(start("script.py"), start("lib/ftsup_worker/__main__.py", "script.py"), (5, 1)))
         print(f"the shim's start          {more:8.1f} ms more than plain Python ({shim:.1f} against {base:.1f}), script {name}")
 
 

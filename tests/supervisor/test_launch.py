@@ -24,15 +24,15 @@ def config(**changes: object) -> Config:
 
 
 def test_torchrun_starts_the_shim_with_the_script_and_the_checkpoint() -> None:
-    words = launch.argv(config(resume_args=("--resume", "{path}"), workers_per_node=4), ORDER, python="/env/python", out=Path("/o"))
+    words = launch.argv(config(resume_args=("--resume", "{path}"), workers_per_node=4), ORDER, python="/env/python", at=AT)
     assert words[:3] == ("/env/python", "-m", "torch.distributed.run")
     assert {"--nnodes=2", "--node-rank=1", "--nproc-per-node=4", "--master-addr=10.0.0.1", "--master-port=2950"} < set(words)
-    assert words[words.index("ftsup_worker") - 1 :] == ("-m", "ftsup_worker", "train.py", "--lr", "1", "--resume", "/c/step5.pt")
+    assert words[-6:] == ("/run/worker/ftsup_worker/__main__.py", "train.py", "--lr", "1", "--resume", "/c/step5.pt")
 
 
 def test_without_a_checkpoint_the_resume_arguments_vanish() -> None:
     first = Order(node="n1", epoch=Epoch(1, 1), node_rank=0, nodes=1, address="127.0.0.1", port=1)
-    words = launch.argv(config(resume_args=("--resume", "{path}")), first, python="python", out=Path("/o"))
+    words = launch.argv(config(resume_args=("--resume", "{path}")), first, python="python", at=AT)
     assert "--resume" not in words
 
 
@@ -42,7 +42,7 @@ def test_an_own_command_gets_its_placeholders_and_the_prefix() -> None:
         launch=Launch.COMMAND,
         command=("accelerate", "launch", "--machine_rank={FTSUP_NODE_RANK}", "--main_process_ip={MASTER_ADDR}", "{other}"),
     )
-    words = launch.argv(own, ORDER, python="python", out=Path("/o"))
+    words = launch.argv(own, ORDER, python="python", at=AT)
     assert words == ("accelerate", "launch", "--machine_rank=1", "--main_process_ip=10.0.0.1", "{other}")
 
 

@@ -50,7 +50,7 @@ class Bench:
         self.beats.mkdir(exist_ok=True)
         beatfile.create(self.beats / f"beat.{rank}")
         ours = {"FTSUP_BEATS": str(self.beats), "RANK": str(rank), "FTSUP_BASE_STEP": "0", **(env or {})}
-        return self.start("-m", "ftsup_worker", *argv, env=ours, **more)
+        return self.start(str(self.lib / "ftsup_worker/__main__.py"), *argv, env=ours, **more)
 
     def shim(self, *argv: str, **more: object) -> subprocess.CompletedProcess:
         return finished(self.start_shim(*argv, **more))
