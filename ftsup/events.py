@@ -66,6 +66,26 @@ class How(Enum):
     """Something of the attempt could not be killed (D state)."""
     WARNED = "warned"
     """Slurm's warning, or the time limit is near."""
+    DEVICE = "device"
+    """A GPU or a network card failed: the node's fault, not the script's."""
+    DISK = "disk"
+    """A file system said no (full, over quota, read-only, gone): not the script's fault."""
+
+
+class Kind(Enum):
+    """What sort of error a message tells of."""
+
+    NCCL_TIMEOUT = "NCCL timeout"
+    NCCL_ERROR = "NCCL error"
+    """Remote, system or internal."""
+    NETWORK = "network"
+    GPU_MEMORY = "GPU memory"
+    CUDA = "CUDA"
+    """Any other error of CUDA, a GPU or its driver."""
+    HOST_MEMORY = "host memory"
+    FILES = "file system"
+    USER = "user code"
+    CONFIG = "configuration"
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,6 +108,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Same traceback, same fingerprint (numbers and addresses of the message left out)."""
     order_ns: int = 0
     """Monotonic time on its own node: orders faults of one node only."""
+    kind: Kind | None = None
+    line: str = ""
+    """The line of a file that told of it, before or instead of the rank's own end (capped)."""
 
 
 class Ears(Enum):
@@ -313,6 +336,15 @@ class RankEnded(Event, frozen=True, kw_only=True):
     fault: Fault
 
 
+class Reported(Event, frozen=True, kw_only=True):
+    """A library, the kernel or torchelastic wrote of an error on a rank. `fatal`: it cannot go on, although it may still be there."""
+
+    node: str
+    epoch: Epoch
+    fault: Fault
+    fatal: bool
+
+
 class Collected(Event, frozen=True, kw_only=True):
     """A node's evidence lies in the incident's folder, or why it does not."""
 
@@ -414,14 +446,14 @@ class Noted(Event, frozen=True, kw_only=True):
 
 LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
     LeaderStarted, Tick, Away, NodeUp, NodeSilent, StartFailed, StepEnded, CheckpointPicked, PickFailed, Prepared,
-    Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Stalled, Moving, RankEnded, Collected, AttemptOver,
-    Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked, Noted,
+    Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Stalled, Moving, RankEnded, Reported,
+    Collected, AttemptOver, Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked, Noted,
 ]  # fmt: skip
 
 
 NodeEvent = Union[  # noqa: UP007
-    NodeUp, Prepared, Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Stalled, Moving, RankEnded, Collected,
-    AttemptOver, Warned, Terminated, Noted,
+    NodeUp, Prepared, Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Stalled, Moving, RankEnded, Reported,
+    Collected, AttemptOver, Warned, Terminated, Noted,
 ]  # fmt: skip
 """What a node supervisor reports."""
 

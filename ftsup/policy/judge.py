@@ -16,7 +16,10 @@ from ftsup.events import Epoch, Fault, How, Verdict, VerdictKind
 from ftsup.policy.rules import Rules
 
 HANGS = frozenset({How.QUIET, How.STOPPED, How.STORAGE, How.WAITING})
-ERRORS = frozenset({How.EXCEPTION, How.EXIT, How.PEER})
+ERRORS = frozenset({How.EXCEPTION, How.EXIT, How.PEER, How.DISK})
+CRASHES = frozenset({How.SIGNAL, How.DEVICE})
+BLAMES = HANGS | CRASHES
+"""What a node may be blamed for."""
 STARTS = frozenset({How.SETUP, How.HELLO, How.NODE, How.TORCHRUN, How.PORT, How.UNKILLABLE})
 
 
@@ -101,10 +104,12 @@ def describe(fault: Fault) -> str:
         How.STORAGE: f"{who} waited for storage for {fault.quiet_s:g} s (limit {fault.limit_s:g} s){at}{where}",
         How.WAITING: f"{who} waited for other ranks{at}{where}",
         How.STOPPED: f"{who} was stopped (SIGSTOP) for {fault.quiet_s:g} s{at}",
-        How.SIGNAL: f"{who} was ended by {fault.signal or 'a signal'}{at}",
+        How.SIGNAL: f"{who} was ended by {fault.signal or 'a signal'}{at}{': ' + fault.error if fault.error else ''}",
         How.EXIT: f"{who} exited with {fault.code}{at}{where}",
         How.EXCEPTION: f"{who} failed{at}: {fault.error}{where}",
         How.PEER: f"{who} lost its peers{at}: {fault.error}",
+        How.DEVICE: f"{who} lost its GPU or network card{at}: {fault.error}",
+        How.DISK: f"{who} was refused by a file system{at}: {fault.error}{where}",
         How.NODE: f"the supervisor of {who} died",
         How.TORCHRUN: f"the launcher on {who} {fault.error or f'ended with {fault.code}'}",
         How.PORT: f"the rendezvous port on {who} was taken",
@@ -230,9 +235,9 @@ def _same_step(case: Case, rules: Rules) -> Verdict | None:
 
 
 def _bad_node(case: Case, rules: Rules) -> Verdict | None:
-    if case.root.how not in HANGS | {How.SIGNAL} or len(case.nodes) == 1:
+    if case.root.how not in BLAMES or len(case.nodes) == 1:
         return None
-    needed = rules.policy.same_node
+    needed = 2 if case.root.how is How.DEVICE else rules.policy.same_node  # hardware that failed again does not mend
     row = (*case.history.row, case.root.node)[-needed:]
     if len(row) < needed or len(set(row)) > 1:
         return None
@@ -244,7 +249,7 @@ def _budget(case: Case, rules: Rules) -> Verdict | None:
     for key, allowed, kinds in (
         ("hangs", limits.hangs, HANGS),
         ("errors", limits.errors, ERRORS),
-        ("crashes", limits.crashes, frozenset({How.SIGNAL})),
+        ("crashes", limits.crashes, CRASHES),
         ("starts", limits.starts, STARTS),
     ):
         spent = 1 + sum(past.counts and past.root.how in kinds for past in case.history.past)
@@ -285,7 +290,7 @@ def remember(case: Case, verdict: Verdict) -> History:
     """The history after this attempt."""
     history = case.history
     past = Past(epoch=case.epoch, root=case.root, counts=case.known, rule=verdict.rule)
-    blames = case.root.how in HANGS | {How.SIGNAL}
+    blames = case.root.how in BLAMES
     return msgspec.structs.replace(
         history,
         past=(*history.past, past),

@@ -21,9 +21,10 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.errors import RuleBroken
-from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
+from ftsup.events import Fault, How, Kind, LeaderEvent, LeaderOrder
 from ftsup.policy import ending
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
+from ftsup.policy.reports import explained, has_ended
 from ftsup.policy.rules import HangMode, Rules
 from ftsup.policy.state import Out, Stage, State
 
@@ -402,6 +403,19 @@ def _rank_ended(state: State, event: ev.RankEnded, rules: Rules) -> Change:
     return (_merge(state, (event.fault,)) if state.stage is Stage.COLLECT else state), ()
 
 
+def _reported(state: State, event: ev.Reported, rules: Rules) -> Change:
+    """A fatal report is acted on at once; what it lacks (who began it) comes with the evidence."""
+    fault = event.fault
+    if not event.fatal or event.epoch != state.epoch or event.node in state.over or fault.rank in state.returned:
+        return state, ()
+    if rules.hang.mode is HangMode.OBSERVE:
+        text = f"{describe(fault)}. hang.mode is observe: nothing is done"
+        return state, (ev.Notify(kind="report", text=text),) if state.stage in ATTEMPT else ()
+    if state.stage in ATTEMPT:
+        return _open(_merge(state, (fault,)), event.t, rules)
+    return (_merge(state, (fault,)) if state.stage is Stage.COLLECT else state), ()
+
+
 def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
     if event.epoch != state.epoch or state.stage is not Stage.COLLECT:
         return state, ()
@@ -414,10 +428,17 @@ def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
 
 def _accuse(state: State) -> State:
     """Everybody who stood still only waited: for those who did not, and whose own limit would have been over a moment later."""
-    if not state.suspects or any(fault.how is not How.WAITING for fault in state.faults):
+    waited = [fault for fault in state.faults if fault.how is How.WAITING or fault.kind is Kind.NCCL_TIMEOUT]
+    known = {(fault.node, fault.rank) for fault in state.faults}
+    suspects = [fault for fault in state.suspects if (fault.node, fault.rank) not in known]
+    if not suspects or len(waited) < len(state.faults):
         return state
-    quiet_s, limit_s = max((fault.quiet_s, fault.limit_s) for fault in state.faults)
-    return _merge(state, tuple(replace(fault, quiet_s=quiet_s, limit_s=limit_s) for fault in state.suspects))
+    quiet_s, limit_s = max((fault.quiet_s, fault.limit_s) for fault in waited)
+    if any(fault.kind is Kind.NCCL_TIMEOUT for fault in waited):  # stacks tell less there: a rank may wait for a GPU that waits for others
+        suspects = [fault for fault in suspects if fault.quiet_s >= quiet_s / 2]
+        if len(suspects) != 1:
+            return state
+    return _merge(state, tuple(replace(fault, quiet_s=quiet_s, limit_s=limit_s) for fault in suspects))
 
 
 def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
@@ -436,7 +457,7 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
             return _open_at_end(state, event.t, rules)
         return ending.close(state, ending.finished(), event.t)
     if state.stage is Stage.STOP:
-        known = {(fault.node, fault.rank) for fault in state.faults if fault.how not in HANGS}
+        known = {(fault.node, fault.rank) for fault in state.faults if fault.how not in HANGS and has_ended(fault)}
         bad = tuple(fault for fault in bad if fault.rank is None or (fault.node, fault.rank) in known)  # the others: our stop did it
     elif not bad and not state.faults and not stuck:
         bad = (Fault(how=How.TORCHRUN, node=event.node, code=event.code),)
@@ -470,14 +491,18 @@ def _merge(state: State, faults: tuple[Fault, ...]) -> State:
 
 def _both(old: Fault, new: Fault) -> Fault:
     """One rank, two reports: an end outranks a standstill; a stack says what a standstill is; empty fields are filled."""
+    if not has_ended(old) and new.how not in HANGS and not new.line:
+        return explained(replace(new, step=old.step if new.step is None else new.step, phase=new.phase or old.phase), old)
     how = old.how
-    if old.how in HANGS and (new.how not in HANGS or (old.how is How.QUIET and new.how is How.WAITING)):
+    if old.how in HANGS and not has_ended(new):  # words about a rank that stands still: only a collective's time-out says why
+        how = How.WAITING if old.how is How.QUIET and new.kind is Kind.NCCL_TIMEOUT else old.how
+    elif old.how in HANGS and (new.how not in HANGS or (old.how is How.QUIET and new.how is How.WAITING)):
         how = new.how
     if old.how is How.SIGNAL and not old.signal and new.how in {How.EXIT, How.RETURNED}:  # os._exit: only torchrun tells it apart
         how = new.how
     filled: dict[str, Any] = {
         name: getattr(old, name) or getattr(new, name)
-        for name in ("phase", "signal", "error", "where", "fingerprint", "order_ns", "quiet_s", "limit_s")
+        for name in ("phase", "signal", "error", "where", "fingerprint", "order_ns", "quiet_s", "limit_s", "kind", "line")
     }
     code = old.code if old.code is not None else new.code
     return replace(old, how=how, step=old.step if old.step is not None else new.step, code=code, **filled)
@@ -547,6 +572,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.Stalled: _stalled,
     ev.Moving: _moving,
     ev.RankEnded: _rank_ended,
+    ev.Reported: _reported,
     ev.Collected: _collected,
     ev.AttemptOver: _attempt_over,
     ev.Warned: ending.warned,

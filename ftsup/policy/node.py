@@ -17,8 +17,10 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.events import Epoch, Fault, How
+from ftsup.policy import reports as reporting
 from ftsup.policy import votes as voting
 from ftsup.policy import watch as watching
+from ftsup.policy.reports import Acts, Report
 from ftsup.policy.rules import Rules
 from ftsup.policy.votes import View, Votes
 from ftsup.policy.watch import Process, Sight, Watch
@@ -99,6 +101,12 @@ class RanksEnded(Happening, frozen=True, kw_only=True):
     """Ranks that were seen to end since the last look."""
 
     faults: tuple[Fault, ...]
+
+
+class Heard(Happening, frozen=True, kw_only=True):
+    """What logs and error files newly say."""
+
+    reports: tuple[Report, ...]
 
 
 class ChildEnded(Happening, frozen=True, kw_only=True):
@@ -228,6 +236,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the newest attempt, told again when asked again."""
     told_t: float | None = None
     """When progress was last told."""
+    doubts: tuple[reporting.Doubt, ...] = ()
+    """Reports that are fatal if their rank now stands still."""
+    heard: frozenset[tuple[int | None, str]] = frozenset()
+    """Rank and signature of what was told: once is enough."""
     alone_t: float | None = None
     """Since when torchrun lives without any rank."""
     alone_told: bool = False
@@ -304,7 +316,7 @@ def _launch(state: State, order: ev.Launch, _rules: Rules) -> Change:
     if order.epoch == state.epoch and state.stage is Stage.READY:
         watch = Watch(median_s=order.median_s, restart_s=order.restart_s, base_step=order.base_step)
         state = replace(state, stage=Stage.RUNNING, watch=watch, kill_wait_s=order.kill_wait_s)
-        state = replace(state, save=None, code=None, ended=(), told_t=None, alone_t=None, alone_told=False)
+        state = replace(state, save=None, code=None, ended=(), told_t=None, alone_t=None, alone_told=False, doubts=(), heard=frozenset())
         return state, (StartChild(order=order),)
     if order.epoch == state.epoch and state.stage is Stage.RUNNING:
         return state, (Tell(event=_launched(state, 0)),)
@@ -337,10 +349,15 @@ def _collect(state: State, order: ev.Collect, _rules: Rules) -> Change:
 
 
 def _gathered(state: State, happening: Gathered, _rules: Rules) -> Change:
-    event = ev.Collected(
-        node=state.node, epoch=state.epoch, incident=happening.incident, faults=happening.faults, missing=happening.missing
-    )
+    faults = tuple(_quiet(state, fault, happening.t) for fault in happening.faults)
+    event = ev.Collected(node=state.node, epoch=state.epoch, incident=happening.incident, faults=faults, missing=happening.missing)
     return state, (Tell(event=event),)
+
+
+def _quiet(state: State, fault: Fault, t: float) -> Fault:
+    """What a stack shows of a living rank, with how long it has not moved."""
+    mark = state.watch.marks.get(-1 if fault.rank is None else fault.rank)
+    return fault if mark is None or fault.how is not How.QUIET else replace(fault, quiet_s=round(t - mark.moved_t, 1))
 
 
 def _stop(state: State, order: ev.Stop, _rules: Rules) -> Change:
@@ -375,7 +392,10 @@ def _ranks_ended(state: State, happening: RanksEnded, _rules: Rules) -> Change:
 
 def _ended(state: State, fault: Fault) -> Fault:
     """How a rank ended, and where: one that left no word ended at the step of its last beat."""
-    fault = voting.left(state.save, fault)
+    return _at_step(state, voting.left(state.save, fault))
+
+
+def _at_step(state: State, fault: Fault) -> Fault:
     mark = state.watch.marks.get(-1 if fault.rank is None else fault.rank)
     if fault.step is not None or mark is None:
         return fault
@@ -462,8 +482,31 @@ def _looked(state: State, happening: Looked, rules: Rules) -> Change:
         tell.append(ev.Stalled(node=node, epoch=epoch, faults=seen.stalled))
     if seen.moving:
         tell.append(ev.Moving(node=node, epoch=epoch))
+    doubts, true = reporting.still(state.doubts, watch, happening.t, rules)
+    state = replace(state, doubts=doubts)
+    tell += [ev.Reported(node=node, epoch=epoch, fault=_at_step(state, fault), fatal=True) for fault in true]
     state, alone = _alone(state, happening, rules)
     return state, tuple(Tell(event=event) for event in (*tell, *alone))
+
+
+def _heard(state: State, happening: Heard, _rules: Rules) -> Change:
+    """Each rank's word of one kind is told once; what may be fatal waits for the rank, each time anew."""
+    if state.stage is not Stage.RUNNING:
+        return state, ()
+    ended = {fault.rank for fault in state.ended}
+    tell = []
+    for report in happening.reports:
+        name = (report.fault.rank, report.name)
+        if report.acts is Acts.AT_END or report.fault.rank in ended:
+            continue
+        if report.acts is Acts.WHEN_STILL:
+            others = tuple(doubt for doubt in state.doubts if (doubt.report.fault.rank, doubt.report.name) != name)
+            state = replace(state, doubts=(*others, reporting.Doubt(report=report, since_t=happening.t)))
+        if name not in state.heard:
+            fatal = report.acts is Acts.AT_ONCE
+            tell.append(ev.Reported(node=state.node, epoch=state.epoch, fault=_at_step(state, report.fault), fatal=fatal))
+        state = replace(state, heard=state.heard | {name})
+    return state, tuple(Tell(event=event) for event in tell)
 
 
 def _progress(state: State, t: float, phase: Phase | None, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:
@@ -544,6 +587,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     PortFound: _port_found,
     Started: _started,
     NotStarted: _not_started,
+    Heard: _heard,
     RanksEnded: _ranks_ended,
     ChildEnded: _child_ended,
     Gone: _gone,

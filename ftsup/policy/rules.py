@@ -58,6 +58,10 @@ class Hang(Section, frozen=True, kw_only=True):
     )
     checkpoint_s: Annotated[Positive, Meta(description="inside torch.save or DCP's save: a full file system can take long")] = 1800.0
     shutdown_s: Annotated[Positive, Meta(description="from the script's last line to the end of its process")] = 300.0
+    reported_s: Annotated[
+        Positive,
+        Meta(description="a rank that got an error of NCCL or of its network in training, and stands still since; at least 5 steps"),
+    ] = 15.0
     stopped_s: Annotated[Positive, Meta(description="a process in state T (stopped) cannot come back by itself")] = 10.0
     storage_s: Annotated[
         Positive, Meta(description="all ranks waiting for storage at once is not a hang: told, and waited for so long")

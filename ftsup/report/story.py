@@ -196,6 +196,8 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return replace(story, told=story.told or now)
         case events.CheckpointPicked(path=path):
             return replace(story, resumed_path=path)
+        case events.Reported(fault=fault, fatal=False):
+            return replace(story, notes=(*story.notes, describe(fault))[-_NOTES:])
         case events.Noted(node=node, text=text):
             return replace(story, notes=(*story.notes, f"{node}: {text}" if node else text)[-_NOTES:])
         case _:
