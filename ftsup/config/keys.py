@@ -275,6 +275,7 @@ class Config(Section, frozen=True, kw_only=True):
             end_margin_s=self.waits.end_margin_s,
             stagger_s=self.waits.stagger_s,
             staggers=self.waits.staggers,
+            every_s=self.checkpoint.every_s,
             warning_s=float(self.slurm.warning.lead_s),
             can_requeue=self.slurm.requeue is not Requeue.OFF,
             workers_per_node=self.workers,

@@ -18,6 +18,8 @@ Change = tuple[State, tuple[LeaderOrder, ...]]
 AT_END = frozenset({Stage.CLOSE, Stage.REQUEUE, Stage.TERMED, Stage.OVER})
 BEFORE_END = frozenset(Stage) - AT_END - {Stage.NEW}
 CODES = {VerdictKind.FINISHED: 0, VerdictKind.REQUEUE: 0, VerdictKind.STOP: 1, VerdictKind.CANCELLED: 1, VerdictKind.RESTART: 1}
+STOPPED = "stop asked"
+"""The rule of a STOP that a person asked for."""
 ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "GONE"})
 """Slurm's words for a job that is over, by none of our ways."""
 ASK_AGAIN_S = 2.0
@@ -28,6 +30,11 @@ ALONE_S = 10.0
 """A node was told to end, the leader was not, and the job runs: by then it is clear that somebody meant that node's supervisor only."""
 TERMED_S = 600.0
 """Told to end, the job still runs, nobody says why: a preemption's grace can be that long."""
+
+
+def stopped(who: str, how: str) -> Verdict:
+    """A person asked for the run to be saved and stopped: it did what was wanted."""
+    return Verdict(kind=VerdictKind.STOP, reason=f"stopped by {who}, {how}", rule=STOPPED)
 
 
 def finished() -> Verdict:
@@ -46,11 +53,15 @@ def close(state: State, verdict: Verdict, t: float) -> Change:
     return state, (_decide(state),)
 
 
+def _code(verdict: Verdict) -> int:
+    return 0 if verdict.rule == STOPPED else CODES[verdict.kind]
+
+
 def _decide(state: State) -> ev.Decide:
     verdict = state.verdict
     assert verdict is not None
     done = verdict.kind is not VerdictKind.REQUEUE or verdict.rule == "elsewhere" or state.seen
-    return ev.Decide(verdict=verdict, code=CODES[verdict.kind], done=done)
+    return ev.Decide(verdict=verdict, code=_code(verdict), done=done)
 
 
 def decided(state: State, event: ev.Decided, _rules: Rules) -> Change:
@@ -71,7 +82,7 @@ def _carry_out(state: State, t: float) -> Change:
         return replace(state, stage=Stage.REQUEUE, tries=1, deadline_t=t + REQUEUE_SHOWS_S), (news, ev.Requeue())
     if verdict.kind is VerdictKind.REQUEUE:  # somebody else did it: the run is not over
         return replace(state, stage=Stage.REQUEUE, seen=True, signalled=True, deadline_t=None), (news, *_leave(state), ev.Quit(code=0))
-    code = CODES[verdict.kind]
+    code = _code(verdict)
     return replace(state, stage=Stage.OVER, deadline_t=None), (news, *_leave(state), ev.Quit(code=code))
 
 
@@ -81,7 +92,7 @@ def _leave(state: State) -> tuple[LeaderOrder, ...]:
 
 def again(state: State) -> Change:
     """A leader begins for a run that is over (a stray requeue, a leader that died after deciding): the same end, at once."""
-    return state, (_decide(state), *_leave(state), ev.Quit(code=CODES[state.verdict.kind] if state.verdict else 1))
+    return state, (_decide(state), *_leave(state), ev.Quit(code=_code(state.verdict) if state.verdict else 1))
 
 
 def take_over(state: State, event: ev.LeaderStarted, _rules: Rules) -> Change | None:
@@ -186,7 +197,7 @@ def warned(state: State, event: ev.Warned, rules: Rules) -> Change:
     """Slurm's warning: the end is `warning_s` away, or up to a minute more; ask when exactly."""
     if state.warned or state.stage not in BEFORE_END:
         return state, ()
-    state = replace(state, warned=True)
+    state = replace(state, warned=True, answered=False)
     if rules.can_requeue and state.end_t is None:
         state = replace(state, end_t=event.t + max(rules.warning_s - _tail_s(state, rules), 0.0))
     return state, (ev.AskSlurm(),)
@@ -201,9 +212,16 @@ def due(state: State, t: float, rules: Rules) -> Change:
     """The end is near by what we knew: ask once more (an admin may have moved it), then requeue."""
     if not state.end_checked:
         return replace(state, end_checked=True, end_t=t + min(rules.end_margin_s / 3, 5.0)), (ev.AskSlurm(),)
-    reason = "the time limit is near: requeue, and go on from the newest checkpoint"
-    history, known = state.history, rules.watched and not state.unknown
-    if known and not state.moved and history.requeues >= rules.policy.requeues:
+    unsaved = ", and the save that was asked for is not through" if state.save else ""
+    return leave(state, t, rules, f"the time limit is near{unsaved}: requeue, and go on from the newest checkpoint")
+
+
+def leave(state: State, t: float, rules: Rules, reason: str) -> Change:
+    """Requeue because of the time limit, if the budgets still allow it."""
+    if state.stopper:
+        return close(state, stopped(state.stopper, "the time limit came before the save was through"), t)
+    history = state.history
+    if not may_requeue(state, rules):
         why = f"{history.requeues} requeues without progress (policy.requeues)"
         return close(state, Verdict(kind=VerdictKind.STOP, reason=why, rule="time limit"), t)
     if history.attempts >= rules.policy.hard_cap:
@@ -211,6 +229,24 @@ def due(state: State, t: float, rules: Rules) -> Change:
         return close(state, Verdict(kind=VerdictKind.STOP, reason=why, rule="time limit"), t)
     state = replace(state, history=replace(state.history, requeues=state.history.requeues + 1))
     return close(state, Verdict(kind=VerdictKind.REQUEUE, reason=reason, rule="time limit"), t)
+
+
+def may_requeue(state: State, rules: Rules) -> bool:
+    """Whether the budget of requeues without progress has room."""
+    known = rules.watched and not state.unknown
+    return not known or state.moved or state.history.requeues < rules.policy.requeues
+
+
+def instead(state: State, verdict: Verdict, fault: str, t: float, rules: Rules) -> Verdict:
+    """A verdict to go on, held against what we were told meanwhile: a person's wish to stop, or an end that is too near for a restart."""
+    if verdict.kind not in {VerdictKind.RESTART, VerdictKind.REQUEUE}:
+        return verdict
+    if state.stopper:
+        return stopped(state.stopper, f"the newest checkpoint stands; last: {fault}")
+    near = state.warned and state.end_t is not None and (not state.restart_s or state.end_t - t < 2 * state.restart_s)
+    if not near or verdict.kind is VerdictKind.REQUEUE or not may_requeue(state, rules):
+        return verdict
+    return Verdict(kind=VerdictKind.REQUEUE, reason=f"{fault}; the time limit is near: requeue instead of a restart", rule="time limit")
 
 
 def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
@@ -279,6 +315,8 @@ def _termed_said(state: State, event: ev.SlurmSaid) -> Change:
 def asked(state: State, event: ev.Asked, _rules: Rules) -> Change:
     """A person asked for something."""
     told = state.stage is Stage.CLOSE and state.verdict is not None and state.verdict.kind is VerdictKind.CANCELLED
+    if event.request == "stop" and state.stage is not Stage.OVER:  # what cannot be done now is done by the next grant's leader
+        return replace(state, stopper=state.stopper or event.who), ()
     if event.request != "cancel" or state.stage is Stage.OVER or told:
         return state, ()
     return close(state, Verdict(kind=VerdictKind.CANCELLED, reason=f"cancelled by {event.who}", rule="cancelled"), event.t)

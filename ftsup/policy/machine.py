@@ -23,6 +23,7 @@ from ftsup import events as ev
 from ftsup.errors import RuleBroken
 from ftsup.events import Fault, How, Kind, LeaderEvent, LeaderOrder
 from ftsup.policy import ending
+from ftsup.policy import save as saving
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
 from ftsup.policy.reports import explained, has_ended
 from ftsup.policy.rules import HangMode, Rules
@@ -46,13 +47,14 @@ def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
         message = f"{type(event).__name__} before LeaderStarted"
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
     after, orders = handler(state, event, rules)
-    return Out(state=after, orders=orders, deadline_t=next_deadline(after))
+    after, more = saving.follow(after, event.t, rules)
+    return Out(state=after, orders=orders + more, deadline_t=next_deadline(after))
 
 
 def next_deadline(state: State) -> float | None:
     """When the machine wants to be woken, if nothing happens."""
     ends = (state.end_t, state.ask_t) if state.stage in ending.BEFORE_END else ()
-    times = [t for t in (state.deadline_t, *ends) if t is not None]
+    times = [t for t in (state.deadline_t, saving.deadline_t(state), *ends) if t is not None]
     return min(times) if times and state.stage is not Stage.OVER else None
 
 
@@ -110,7 +112,7 @@ def _orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:
         return tuple(ev.Collect(node=n, epoch=epoch, incident=state.incident, limit_s=rules.evidence_s) for n in state.waiting)
     if state.stage is Stage.STOP:
         return tuple(ev.Stop(node=n, epoch=epoch, grace_s=rules.grace_s) for n in state.waiting)
-    return ()
+    return saving.orders(state) if state.stage is Stage.RUN else ()
 
 
 def _hint(state: State) -> str:
@@ -158,7 +160,7 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
     if state.stage is Stage.OVER and state.verdict is not None:
         return ending.again(state)
     if (event.job, event.restarts) == (state.job, state.restarts):
-        return ending.take_over(state, event, rules) or enter(state, state.stage, event.t, rules)
+        return ending.take_over(state, event, rules) or enter(saving.again(state, event.t), state.stage, event.t, rules)
     state = State(
         epoch=ev.Epoch(state.epoch.grant + 1, 0),
         job=event.job,
@@ -170,6 +172,9 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
         restart_s=state.restart_s,
         history=state.history,
         path=state.path,
+        saves=state.saves,
+        saved_step=state.saved_step,
+        stopper=state.stopper,
     )
     state, orders = enter(state, Stage.GATHER, event.t, rules, waiting=event.nodes)
     return replace(state, ask_t=event.t + rules.ask_s), (*orders, ev.AskSlurm())
@@ -213,6 +218,7 @@ def _step_ended(state: State, event: ev.StepEnded, rules: Rules) -> Change:
 
 def _away(state: State, event: ev.Away, _rules: Rules) -> Change:
     """Answers that came while we were away are still in the queue: what we wait for gets its time again."""
+    state = saving.again(state, event.t)
     return replace(state, deadline_t=None if state.deadline_t is None else state.deadline_t + event.away_s), ()
 
 
@@ -339,6 +345,8 @@ def _reached(state: State, step_now: int | None) -> State:
 def _progressed(state: State, event: ev.Progressed, _rules: Rules) -> Change:
     if event.epoch != state.epoch:
         return state, ()
+    if event.by is ev.WatchedBy.OUTPUT or (state.launched_t is not None and event.beats == 0):
+        state = replace(state, unknown=event.by is ev.WatchedBy.OUTPUT)
     if state.launched_t is not None and event.beats > 0:
         state = replace(state, restart_s=event.t - state.launched_t, launched_t=None, unknown=event.step is None)
     return _reached(state, event.step), ()
@@ -398,6 +406,8 @@ def _rank_ended(state: State, event: ev.RankEnded, rules: Rules) -> Change:
         known = event.fault.rank is None or event.fault.rank in state.returned
         state = state if known else replace(state, returned=(*state.returned, event.fault.rank))
         return _open_at_end(state, event.t, rules)
+    if state.stage is Stage.RUN and saving.may_leave(state, event.fault):
+        return state, ()
     if state.stage in ATTEMPT:
         return _open(_merge(state, (event.fault,)), event.t, rules)
     return (_merge(state, (event.fault,)) if state.stage is Stage.COLLECT else state), ()
@@ -449,6 +459,8 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
         return replace(state, over=(*state.over, event.node)), ()
     if event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
         return state, ()
+    if state.stage is Stage.RUN and (left := saving.left(state, event, rules)):
+        return left
     bad = tuple(fault for fault in event.ended if fault.how is not How.RETURNED)
     stuck = tuple(Fault(how=How.UNKILLABLE, node=event.node, error=left) for left in event.left)
     state = replace(state, over=(*state.over, event.node))
@@ -530,7 +542,7 @@ def _judge(state: State, t: float, rules: Rules) -> Change:
         state = _reached(state, fault.step)
     known = not state.unknown and (rules.watched or state.launched_t is None)  # what was never launched made no progress
     case = Case(epoch=state.epoch, faults=state.faults, nodes=state.nodes, history=state.history, known=known)
-    verdict = judge(case, rules)
+    verdict = ending.instead(state, judge(case, rules), describe(case.root), t, rules)
     state = replace(state, history=remember(case, verdict))
     closed = ev.Incident(number=state.incident, epoch=state.epoch, root=case.root, faults=state.faults, verdict=verdict)
     if verdict.kind is not ev.VerdictKind.RESTART:
@@ -546,7 +558,11 @@ def _judge(state: State, t: float, rules: Rules) -> Change:
 def _slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """What Slurm says matters to how a grant ends; but a TERM that was meant for one supervisor is a fault of its node."""
     if not ending.meant_alone(state, event):
-        return ending.slurm_said(state, event, rules)
+        state, orders = ending.slurm_said(state, event, rules)
+        state, more = saving.end_said(state, event, rules)
+        if state.stage is Stage.RUN and len(state.over) == len(state.nodes):  # all saved and left, and the end is far
+            return _attempt(state, event.t, rules)
+        return state, orders + more
     lost = tuple(Fault(how=How.NODE, node=node) for node in state.termed)
     instances = {node: one for node, one in state.instances.items() if node not in state.termed}
     state = replace(state, stage=Stage.RUN, end_t=None, ask_t=event.t, termed=(), faults=(*state.faults, *lost), instances=instances)
@@ -567,7 +583,10 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.Launched: _launched,
     ev.LaunchFailed: _launch_failed,
     ev.Progressed: _progressed,
-    ev.Saved: _same,
+    ev.Saved: saving.script_saved,
+    ev.Counted: saving.counted,
+    ev.Voted: saving.voted,
+    ev.SaveOver: saving.save_over,
     ev.Learned: _learned,
     ev.Stalled: _stalled,
     ev.Moving: _moving,

@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-from ftsup.events import Epoch, Fault, LeaderOrder, Verdict
+from ftsup.events import Ask, Ears, Epoch, Fault, LeaderOrder, Verdict
 from ftsup.policy.judge import History
 
 
@@ -39,6 +39,42 @@ class Stage(Enum):
     """Told to end, not by us: finding out why."""
     OVER = "over"
     """Decided and done."""
+
+
+class Why(Enum):
+    """What a save is for."""
+
+    EVERY = "every"
+    """checkpoint.every."""
+    WARNING = "warning"
+    """The time limit is near."""
+    STOP = "stop"
+    """`ftsup stop`."""
+
+
+class Save(msgspec.Struct, frozen=True, kw_only=True):
+    """A save that is under way."""
+
+    number: int
+    why: Why
+    epoch: Epoch
+    stage: Ask = Ask.COUNT
+    waiting: tuple[str, ...] = ()
+    """Nodes whose answer the stage waits for."""
+    since_t: float = 0.0
+    deadline_t: float | None = None
+    """While counting: when we give up waiting, or count again."""
+    least: int | None = None
+    most: int = 0
+    ears: Ears = Ears.ASKS
+    step_s: float = 0.0
+    beats: int = 0
+    """N."""
+    tries: int = 0
+    """Proposals that came too late."""
+    steps: tuple[int | None, ...] = ()
+    """What each node that is through has saved."""
+    missed: tuple[int, ...] = ()
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +128,18 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     restart_s: float = 0.0
     history: History = History()
 
+    save: Save | None = None
+    saves: int = 0
+    """Number of the newest save of the run."""
+    save_t: float | None = None
+    """When checkpoint.every is due, while it trains."""
+    saved_step: int | None = None
+    """What the newest save of the run has saved; None: not known."""
+    look_t: float | None = None
+    """The warning's save is through: until when Slurm may say whether the end is near."""
+    stopper: str = ""
+    """Who asked for the run to be saved and stopped."""
+
     verdict: Verdict | None = None
     """What ends this grant, or ended the run."""
     end_t: float | None = None
@@ -102,6 +150,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Slurm was asked once more about the end, and `end_t` is due."""
     kill_wait_s: float | None = None
     warned: bool = False
+    answered: bool = False
+    """What the warning wanted saved is saved, or cannot be."""
     termed: tuple[str, ...] = ()
     """Nodes whose supervisors were told to end."""
     signalled: bool = False

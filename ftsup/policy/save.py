@@ -1,0 +1,310 @@
+"""Save on request, the leader's part: when a save is wanted, the two phases that bring every rank into it at one beat, and what follows.
+
+    COUNT -> PROPOSE N -> (all agreed) COMMIT -> over          one rank is past N: COUNT again, with a later N
+
+Pure, a part of the leader's machine. `follow` is called after every event: it begins what is wanted as soon as it can be, and drops
+what an incident, a lost node or the end of the attempt has overtaken. Never a COMMIT before every rank has agreed. A save never
+keeps a requeue from its time, and whoever is asked to save for a warning or for `ftsup stop` may leave afterwards: that is no fault.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup.events import Ask, Ears, Fault, How, LeaderOrder, Verdict, VerdictKind
+from ftsup.policy import ending
+from ftsup.policy.rules import Rules
+from ftsup.policy.state import Save, Stage, State, Why
+
+Change = tuple[State, tuple[LeaderOrder, ...]]
+
+COUNT_S = 30.0
+"""A node that has not counted its ranks by then is in trouble of its own, or older than this question."""
+TRIES = 6
+"""Proposals that come too late, each with twice the lead, before a save is given up."""
+DELAY_MAX_S = 5.0
+"""A count that took longer was held up once: it says nothing about the next word."""
+YOUNG = 4
+"""Beats after which a script that listens at every step is known to listen."""
+LOOK_S = 5.0
+"""The most that a requeue waits, after the save, for Slurm's word that the end is near."""
+EARLY_S = 90.0
+"""The warning may come up to a minute early; one that is earlier was sent by a person."""
+LEAVES = frozenset({Why.WARNING, Why.STOP})
+NOT_RUNNING = frozenset({Stage.GATHER, Stage.PICK, Stage.PREPARE, Stage.LAUNCH, Stage.BACK_OFF})
+
+
+def follow(state: State, t: float, rules: Rules) -> Change:
+    """After every event: drop what is overtaken, begin what is wanted."""
+    state, orders = _drop(state)
+    if state.stage is not Stage.RUN:
+        if state.stopper and state.stage in NOT_RUNNING:
+            return _stop(state, t, "nothing was training", orders)
+        return replace(state, save_t=None, look_t=None), orders
+    if state.stopper and (state.launched_t is not None or state.held or not rules.watched):
+        why = "its ranks wait for storage" if state.held else "nothing could be saved on request"
+        return _stop(state, t, why, orders)
+    state, more = _time(_upgrade(state), t, rules)
+    orders += more
+    if state.stage is not Stage.RUN or state.save is not None:
+        return state, orders
+    if state.save_t is None and state.launched_t is None and rules.every_s and rules.watched:
+        state = replace(state, save_t=t + rules.every_s)
+    why_now = _wanted(state, t)
+    if why_now is None or not _able(state):
+        return state, orders
+    state, more = _count(replace(state, saves=state.saves + 1), Save(number=state.saves + 1, why=why_now, epoch=state.epoch), t)
+    return state, orders + more
+
+
+def deadline_t(state: State) -> float | None:
+    """When the next thing of a save is due."""
+    if state.stage is not Stage.RUN:
+        return None
+    times = (state.save.deadline_t if state.save else state.save_t if _able(state) else None, state.look_t)
+    return min((t for t in times if t is not None), default=None)
+
+
+def orders(state: State) -> tuple[LeaderOrder, ...]:
+    """What the save in flight wants of the nodes whose answer it waits for; given again by a new leader."""
+    save = state.save
+    return () if save is None else tuple(_ask(node, save, save.stage) for node in save.waiting)
+
+
+def _ask(node: str, save: Save, ask: Ask) -> ev.AskRanks:
+    handlers = ask is Ask.COMMIT and save.why in LEAVES
+    return ev.AskRanks(node=node, epoch=save.epoch, save=save.number, ask=ask, beats=save.beats, handlers=handlers)
+
+
+def script_saved(state: State, event: ev.Saved, rules: Rules) -> Change:
+    """The script saved on its own: the next save counts from here."""
+    return (state, ()) if state.save_t is None else (replace(state, save_t=event.t + rules.every_s), ())
+
+
+def again(state: State, t: float) -> State:
+    """Time that nobody led, or that we were away, is not the nodes' delay."""
+    if state.save is None:
+        return state
+    return replace(state, save=replace(state.save, since_t=t, deadline_t=None if state.save.deadline_t is None else t + COUNT_S))
+
+
+# Wanted, and possible -----------------------------------------------------------------------------------------------------
+
+
+def _wanted(state: State, t: float) -> Why | None:
+    if state.stopper:
+        return Why.STOP
+    if state.warned and not state.answered:
+        return Why.WARNING
+    return Why.EVERY if state.save_t is not None and t >= state.save_t else None
+
+
+def _able(state: State) -> bool:
+    """It trains, nothing of it ends, and nothing is wrong."""
+    return state.launched_t is None and not (state.over or state.faults or state.held or state.returned)
+
+
+def _upgrade(state: State) -> State:
+    """A save that is under way serves whoever wants one meanwhile."""
+    save = state.save
+    if save is None:
+        return state
+    why = Why.STOP if state.stopper else Why.WARNING if state.warned and not state.answered else save.why
+    return state if why is save.why else replace(state, save=replace(save, why=why))
+
+
+def _drop(state: State) -> Change:
+    save = state.save
+    if save is None or (state.stage is Stage.RUN and save.epoch == state.epoch and (not state.over or save.stage is Ask.COMMIT)):
+        return state, ()
+    return replace(state, save=None, save_t=None), _taken_back(state, save)
+
+
+def _taken_back(state: State, save: Save) -> tuple[LeaderOrder, ...]:
+    """What was proposed is nothing to wait for any more; there is no way back from COMMIT."""
+    if not save.beats or save.stage is Ask.COMMIT or save.epoch != state.epoch:
+        return ()
+    return tuple(_ask(node, save, Ask.ABORT) for node in state.nodes if node not in state.over)
+
+
+def _time(state: State, t: float, rules: Rules) -> Change:
+    """What is due by now."""
+    if state.look_t is not None and t >= state.look_t:
+        return requeue(state, t, rules)
+    save = state.save
+    if save is None or save.deadline_t is None or t < save.deadline_t:
+        return state, ()
+    if not save.waiting:
+        return _count(state, save, t)
+    return _failed(state, t, rules, f"no count from {', '.join(save.waiting)}")
+
+
+# The two phases -----------------------------------------------------------------------------------------------------------
+
+
+def _count(state: State, save: Save, t: float) -> Change:
+    """How far are they, and do they listen? What was proposed before is taken back."""
+    save = replace(
+        save, stage=Ask.COUNT, waiting=state.nodes, since_t=t, deadline_t=t + COUNT_S, least=None, most=0, ears=Ears.ASKS, step_s=0.0
+    )
+    state = replace(state, save=save)
+    return state, orders(state)
+
+
+def counted(state: State, event: ev.Counted, rules: Rules) -> Change:
+    """A node said how far its ranks are; the last one leads to a proposal."""
+    save = state.save
+    if save is None or not _answers(save, event, Ask.COUNT):
+        return state, ()
+    ears = min(save.ears, event.ears, key=tuple(Ears).index)
+    least = event.least if save.least is None else min(save.least, event.least)
+    save = replace(save, least=least, most=max(save.most, event.most), ears=ears, step_s=max(save.step_s, event.step_s))
+    save = replace(save, waiting=tuple(node for node in save.waiting if node != event.node))
+    state = replace(state, save=save)
+    return (state, ()) if save.waiting else _propose(state, save, event.t, rules)
+
+
+def _propose(state: State, save: Save, t: float, rules: Rules) -> Change:
+    if save.ears is Ears.ENDED:
+        return _failed(state, t, rules, "ranks are ending")
+    if save.least == 0 or (save.ears is Ears.NONE and (save.least or 0) < YOUNG):
+        return replace(state, save=replace(save, deadline_t=t + max(1.0, 2 * save.step_s))), ()
+    if save.why is Why.EVERY and save.ears is not Ears.ASKS:
+        return replace(state, save=None, save_t=t + rules.every_s), ()
+    if save.ears is Ears.NONE:
+        return _failed(state, t, rules, "not every rank calls asked() or handles the warning signal")
+    delay_s = min(t - save.since_t, DELAY_MAX_S)
+    lead = (2 + (ceil(3 * delay_s / save.step_s) if save.step_s else 0)) * 2**save.tries
+    save = replace(save, stage=Ask.PROPOSE, waiting=state.nodes, deadline_t=None, beats=save.most + lead)
+    state = replace(state, save=save)
+    return state, orders(state)
+
+
+def voted(state: State, event: ev.Voted, rules: Rules) -> Change:
+    """The ranks of a node agreed, or missed it: all for one."""
+    save = state.save
+    if save is None or not _answers(save, event, Ask.PROPOSE, again=not event.ready) or event.beats != save.beats:
+        return state, ()
+    if not event.ready and save.tries + 1 >= TRIES:
+        return _failed(state, event.t, rules, f"the ranks missed {TRIES} proposals")
+    if not event.ready:
+        return _count(state, replace(save, tries=save.tries + 1), event.t)
+    save = replace(save, waiting=tuple(node for node in save.waiting if node != event.node))
+    if not save.waiting:
+        save = replace(save, stage=Ask.COMMIT, waiting=state.nodes)
+        return replace(state, save=save), orders(replace(state, save=save))
+    return replace(state, save=save), ()
+
+
+def _answers(save: Save, event: ev.Counted | ev.Voted | ev.SaveOver, stage: Ask, *, again: bool = False) -> bool:
+    """`again`: a node may take its first answer back."""
+    asked = again or event.node in save.waiting
+    return (save.epoch, save.number, save.stage) == (event.epoch, event.save, stage) and asked
+
+
+def save_over(state: State, event: ev.SaveOver, rules: Rules) -> Change:
+    """A node's ranks are through; the last one leads to what the save was for."""
+    save = state.save
+    if save is None or not _answers(save, event, Ask.COMMIT):
+        return state, ()
+    waiting = tuple(node for node in save.waiting if node != event.node)
+    save = replace(save, waiting=waiting, steps=(*save.steps, event.step), missed=(*save.missed, *event.missed))
+    state = replace(state, save=save)
+    return (state, ()) if waiting else _done(state, save, event.t, rules)
+
+
+def _done(state: State, save: Save, t: float, rules: Rules) -> Change:
+    known = [step for step in save.steps if step is not None]
+    at = min(known) if known and len(known) == len(save.steps) else None
+    state = replace(state, save=None, save_t=t + rules.every_s if rules.every_s else None, saved_step=at)
+    orders: tuple[LeaderOrder, ...] = ()
+    if save.missed:
+        ranks = ", ".join(str(rank) for rank in sorted(set(save.missed)))
+        orders = (ev.Notify(kind="save", text=f"the save{_at(at)} is partial: rank {ranks} had agreed to it, and took no part to its end"),)
+    if save.why is Why.STOP:
+        return _stop(state, t, "", orders)
+    if save.why is Why.EVERY:
+        return state, orders
+    state = replace(state, answered=True)
+    if rules.can_requeue:
+        return replace(state, look_t=t + LOOK_S), (*orders, ev.AskSlurm())
+    return _nobody_left(state, t, orders)
+
+
+def _failed(state: State, t: float, rules: Rules, why: str) -> Change:
+    """Nothing comes of it."""
+    save = state.save
+    assert save is not None
+    told = _taken_back(state, save)
+    state = replace(state, save=None, save_t=t + rules.every_s if rules.every_s else None)
+    if save.why is Why.EVERY:
+        return state, told
+    if save.why is Why.STOP:
+        return _stop(state, t, f"nothing could be saved on request: {why}", told)
+    text = f"warned of the end, and nothing can be saved on request: {why}; up to one checkpoint interval is replayed"
+    return replace(state, answered=True), (*told, ev.Notify(kind="save", text=text))
+
+
+# What follows -------------------------------------------------------------------------------------------------------------
+
+
+def _at(step: int | None) -> str:
+    return "" if step is None else f" at step {step}"
+
+
+def _stop(state: State, t: float, why: str, orders: tuple[LeaderOrder, ...]) -> Change:
+    """`ftsup stop`: the run ends."""
+    saved = f"saved{_at(state.saved_step)}" if not why else f"{why}: the newest checkpoint stands"
+    state, more = ending.close(state, ending.stopped(state.stopper, saved), t)
+    return state, orders + more
+
+
+def requeue(state: State, t: float, rules: Rules) -> Change:
+    """The warning's save is through, and the end is near."""
+    state = replace(state, look_t=None)
+    return ending.leave(state, t, rules, f"the time limit is near, and training is saved{_at(state.saved_step)}: requeue")
+
+
+def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
+    """After the warning's save: is the end near, as Slurm sees it? If not, somebody sent the signal by hand, or the limit was moved."""
+    if state.look_t is None or state.stage is not Stage.RUN:
+        return state, ()
+    if event.left_s is not None and event.left_s <= rules.warning_s + EARLY_S:
+        return requeue(state, event.t, rules)
+    left = "there is no time limit" if event.left_s is None else f"the end is {event.left_s / 60:.0f} min away"
+    text = f"saved{_at(state.saved_step)} because of the warning signal; {left}: training goes on"
+    return replace(state, look_t=None, warned=False, answered=False), (ev.Notify(kind="save", text=text),)
+
+
+def may_leave(state: State, fault: Fault) -> bool:
+    """Whether a rank's end is the answer to the request; torchrun ends those that are slower than the first with TERM."""
+    asked = (state.warned and state.answered) or (state.save is not None and state.save.stage is Ask.COMMIT and state.save.why in LEAVES)
+    return asked and (fault.how in {How.SAVED, How.RETURNED} or (fault.how is How.SIGNAL and fault.signal == "SIGTERM"))
+
+
+def left(state: State, event: ev.AttemptOver, rules: Rules) -> Change | None:
+    """All of a node left because they were asked; None: it is another end."""
+    saved = [fault for fault in event.ended if fault.how is How.SAVED]
+    if not saved or event.left or not all(may_leave(state, fault) for fault in event.ended):
+        return None
+    state = replace(state, over=(*state.over, event.node))
+    if state.save is None:
+        return _nobody_left(state, event.t, ())
+    steps = [fault.step for fault in saved]
+    known = [step for step in steps if step is not None]
+    cut = tuple(fault.rank for fault in event.ended if fault.how is How.SIGNAL and fault.rank is not None)
+    step = min(known) if len(known) == len(steps) else None
+    over = ev.SaveOver(t=event.t, node=event.node, epoch=event.epoch, save=state.save.number, step=step, missed=cut)
+    return save_over(state, over, rules)
+
+
+def _nobody_left(state: State, t: float, orders: tuple[LeaderOrder, ...]) -> Change:
+    """Every rank has saved and left; where Slurm is still asked, its answer says what follows."""
+    if len(state.over) < len(state.nodes) or state.look_t is not None:
+        return state, orders
+    reason = f"the ranks saved{_at(state.saved_step)} and left, and slurm.requeue is off"
+    state, more = ending.close(state, Verdict(kind=VerdictKind.STOP, reason=reason, rule="time limit"), t)
+    return state, orders + more
