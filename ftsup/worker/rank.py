@@ -1,75 +1,158 @@
 """What this process says as a rank, and hears: beats, phases, saves, and the question "save now?".
 
-Owns the counters between calls. Knows no torch (an optimizer is any object here), no signal and no exit; the shim tells it when it
-is a rank. Everywhere else all of it does nothing.
+Owns the counters between calls, and the rank's part of "save at beat N". Knows no torch (an optimizer is any object here), no signal
+and no exit; the shim tells it when it is a rank. Everywhere else all of it does nothing.
 """
 
 from __future__ import annotations
 
 import os
-import struct
+import time
 import weakref
-from collections.abc import Callable
-from pathlib import Path
 
-from .beatfile import Phase, Writer
+from . import counters
+from .counters import ACK, ASK, ASKS, BEATS, CODE, COMMIT, FLAGS, IN_STEP, LIFE, PHASE, PROPOSED, SAVED_STEP, STEP, TOOK, Writer
 
-_STEP = int(Phase.STEP)  # an enum's member is a slow look-up before Python 3.12
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .beatfile import Phase
+
+HOLD_S = 30.0
+"""The most that a rank waits after beat N for a word that does not come: then it goes on without a save."""
+_POLL_S = 0.001
+_BEATS_END = 1 << 32
 
 
 class Rank:
     """One process is one rank: `THIS` is the only object of it outside of tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hold_s: float = HOLD_S) -> None:
         self.writer = Writer()
-        self._script_counts = False
+        self.handler: Callable[[], object] | None = None
+        """Calls the script's own handler for the warning signal, in the main thread."""
+        self._hold_s = hold_s
         self._lead: Callable[[], object | None] = _nobody
-        self._answered = 0
+        self._stride = 0
+        """What one beat of the lead optimizer adds to the step: nothing where steps are unknown, or the script's own affair."""
+        self._heard = 0
+        """The ask word that needs nothing more from us."""
+        self._due = False
 
-    def join(self, beat_file: Path, *, pid: int, started: int, base_step: int | None) -> None:
+    def join(self, beat_file: Path | str, *, pid: int, started: int, base_step: int | None) -> None:
         """Become the rank of this beat file. `base_step`: the step that training starts from; None when unknown."""
-        self.writer.step = -1 if base_step is None else base_step
-        self.writer.attach(beat_file, pid=pid, started=started)
-        os.register_at_fork(after_in_child=self.writer.detach)
+        writer = self.writer
+        writer.attach(beat_file, pid=pid, started=started)
+        if base_step is not None:
+            writer.longs[STEP] = base_step
+            self._stride = 1
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        """A forked child is no rank."""
+        self.writer.detach()
+        self.handler, self._heard, self._due = None, 0, False
 
     def enter(self, phase: int) -> None:
         """Go to a phase."""
         writer = self.writer
-        writer.activity += 1
-        writer.phase = phase
-        writer.write()
+        writer.longs[LIFE] += 1
+        writer.halves[PHASE] = phase
 
-    def reach(self, phase: Phase) -> None:
+    def reach(self, phase: int) -> None:
         """Come to a phase of the start-up, unless it is passed already."""
         if self.writer.phase < phase:
             self.enter(phase)
 
     def optimizer_stepped(self, optimizer: object, _args: object = None, _kwargs: object = None) -> None:
-        """Torch's hook: an optimizer has stepped. Never raises into training.
+        """Torch's hook: an optimizer has stepped. Never raises into training, but for what a signal handler of the script's raises.
 
-        Steps are those of the first optimizer seen: a second one (a GAN's, one that wraps the first) is activity only.
+        Steps are those of the first optimizer seen: a second one (a GAN's, one that wraps the first) is a beat only. Nothing here is
+        guarded, for nothing can fail: memory is written. A guard would swallow what the script's own signal handlers raise meanwhile.
         """
         writer = self.writer
-        # What a memory write and weakref.ref() can raise, and not `Exception`: a signal handler of the script that raises just now (an
-        # alarm, say) must be heard. And not contextlib.suppress, which costs more than the beat.
+        longs = writer.longs
+        writer.words[BEATS] += 1
+        writer.halves[PHASE] = IN_STEP
+        lead = self._lead()
+        if lead is optimizer:
+            longs[STEP] += self._stride
+        elif lead is None:
+            self._follow(optimizer)
+        if longs[ASK] != self._heard:
+            self._hear()
+
+    def _follow(self, optimizer: object) -> None:
         try:
-            writer.activity += 1
-            writer.beats += 1
-            writer.phase = _STEP
-            lead = self._lead()
-            if lead is None:
-                lead = optimizer
-                self._lead = weakref.ref(optimizer)
-            if lead is optimizer and writer.step >= 0 and not self._script_counts:
-                writer.step += 1
-            writer.write()
-        except (TypeError, ValueError, struct.error):
-            pass
+            self._lead = weakref.ref(optimizer)
+        except TypeError:  # an object of a kind that we do not know: no step is counted
+            return
+        self.writer.longs[STEP] += self._stride
 
     def ended(self, code: int) -> None:
         """The script's body has ended."""
-        self.writer.code = code
-        self.enter(Phase.SHUTDOWN)
+        self.writer.halves[CODE] = code & 0xFFFF
+        self.enter(counters.IN_SHUTDOWN)
+
+    # Save at beat N ---------------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        """A beat was counted, and the ask word is one that we are not done with."""
+        writer = self.writer
+        value, beats, agreed = writer.longs[ASK], writer.words[BEATS], writer.words[ACK]
+        if value == self._heard:
+            return
+        at_beat, word, handlers = counters.asked(value)
+        if word == PROPOSED and beats <= at_beat < _BEATS_END:
+            self._agree(at_beat)
+            if beats == at_beat:
+                self._hold(value)
+                self._hear()
+        elif word == COMMIT and beats < at_beat == agreed:
+            pass  # at beat N, then
+        else:
+            self._heard = value
+            if word == COMMIT and beats == at_beat == agreed:
+                self._hand_over(handlers=handlers)
+
+    def _agree(self, at_beat: int) -> None:
+        writer = self.writer
+        if writer.words[ACK] != at_beat:
+            writer.flag(TOOK, to=False)
+            writer.words[ACK] = at_beat
+
+    def _hold(self, value: int) -> None:
+        """Wait after beat N until the word is another one, but not for ever. Waiting is a sign of life.
+
+        Who goes on without an answer takes its agreement back before it looks for the last time; the supervisor looks at agreements
+        after it has written COMMIT: one of the two sees the other.
+        """
+        longs, words = self.writer.longs, self.writer.words
+        agreed, until = words[ACK], time.monotonic() + self._hold_s
+        try:
+            while longs[ASK] == value and time.monotonic() < until:
+                longs[LIFE] += 1
+                time.sleep(_POLL_S)
+        except BaseException:  # a signal handler of the script's has called us away
+            words[ACK] = 0
+            raise
+        if longs[ASK] == value:
+            words[ACK] = 0
+            time.sleep(_POLL_S)
+            if longs[ASK] == value:
+                self._heard = value
+            else:
+                words[ACK] = agreed
+
+    def _hand_over(self, *, handlers: bool) -> None:
+        writer = self.writer
+        if self.handler is None or not handlers or writer.halves[FLAGS] & ASKS:
+            self._due = True
+        else:
+            writer.flag(TOOK)
+            self.handler()
 
     # What a script may call -------------------------------------------------------------------------------------------
 
@@ -77,16 +160,18 @@ class Rank:
         """Say "I am alive", and, where the script knows better than the optimizer hook, at which step and in which phase."""
         writer = self.writer
         if phase is not None:
-            writer.phase = phase_named(phase)
+            writer.halves[PHASE] = phase_named(phase)
         if step is not None:
-            self._script_counts = True
-            writer.step = int(step)
-            if phase is None and writer.phase < _STEP:
-                writer.phase = _STEP
+            self._stride = 0
+            writer.longs[STEP] = int(step)
+            if phase is None and writer.halves[PHASE] < IN_STEP:
+                writer.halves[PHASE] = IN_STEP
             if self._lead is _nobody:  # no optimizer of torch's: the script's own word is what ranks are compared by
-                writer.beats += 1
-        writer.activity += 1
-        writer.write()
+                writer.words[BEATS] += 1
+                if writer.longs[ASK] != self._heard:
+                    self._hear()
+                return
+        writer.longs[LIFE] += 1
 
     def phase(self, name: str) -> Inside:
         """A part of training with a time limit of its own, for a `with` block: first_step, evaluation, checkpoint."""
@@ -94,16 +179,18 @@ class Rank:
 
     def saved(self, step: int) -> None:
         """Say that a checkpoint of this step is on disk."""
-        self.writer.saved_step = int(step)
-        self.writer.activity += 1
-        self.writer.write()
+        self.writer.longs[SAVED_STEP] = int(step)
+        self.writer.longs[LIFE] += 1
 
     def asked(self) -> bool:
-        """True once when a save is wanted now. Save and go on; ending the job is ftsup's affair."""
-        word = self.writer.ask()
-        if word in (0, self._answered) or self.writer.beats < word:
+        """True once when a save is wanted now, at the same beat on every rank. Save and go on; ending the job is ftsup's affair."""
+        halves = self.writer.halves
+        if not halves[FLAGS] & ASKS:
+            halves[FLAGS] |= ASKS
+        if not self._due:
             return False
-        self._answered = word
+        self._due = False
+        self.writer.flag(TOOK)
         return True
 
 
@@ -126,6 +213,8 @@ class Inside:
 
 def phase_named(name: str) -> Phase:
     """The phase of this name; ValueError with the allowed ones."""
+    from .beatfile import Phase  # noqa: PLC0415 - a script that names phases has imported more than enum by then
+
     try:
         return Phase[name.upper()]
     except KeyError:

@@ -16,7 +16,7 @@ from ftsup.events import Fault, How
 from ftsup.incident.collect import Job, collect
 from ftsup.monitors import procs
 from ftsup.supervisor.clock import BootClock
-from ftsup.worker import beatfile, places
+from ftsup.worker import beatfile, counters, places
 
 pytestmark = pytest.mark.e2e
 
@@ -103,7 +103,7 @@ def test_a_stopped_rank_and_one_without_a_handler_are_left_alone_and_said(node):
     node.until(lambda: procs.look(stopped.pid).state is procs.State.STOPPED)
     node.ranks[1] = bare = subprocess.Popen(["sleep", "600"])
     beatfile.create(places.beat_path(node.beats, 1))
-    beatfile.Writer().attach(places.beat_path(node.beats, 1), pid=bare.pid, started=procs.look(bare.pid).started)
+    counters.Writer().attach(places.beat_path(node.beats, 1), pid=bare.pid, started=procs.look(bare.pid).started)
     assert collect(node.job()) == []
     told = json.loads((node.folder / "node.json").read_text())
     assert told["missing"] == [

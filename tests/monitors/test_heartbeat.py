@@ -9,8 +9,9 @@ import pytest
 
 from ftsup.monitors import heartbeat
 from ftsup.monitors.procs import State
-from ftsup.worker import beatfile
-from ftsup.worker.beatfile import Phase, Writer
+from ftsup.worker import beatfile, counters
+from ftsup.worker.beatfile import Phase
+from ftsup.worker.counters import Writer
 
 
 def rank_file(beats: Path, rank: int, *, pid: int | None = None, started: int = 500) -> Writer:
@@ -30,8 +31,8 @@ def process(proc: Path, pid: int, letter: str, *, started: int = 500, threads: i
 
 def test_what_a_rank_said(tmp_path: Path):
     writer = rank_file(tmp_path, 12, pid=7)
-    writer.activity, writer.beats, writer.step, writer.saved_step, writer.phase = 30, 20, 120, 100, Phase.STEP
-    writer.write()
+    writer.longs[counters.LIFE], writer.longs[counters.STEP], writer.longs[counters.SAVED_STEP] = 10, 120, 100
+    writer.words[counters.BEATS], writer.halves[counters.PHASE] = 20, Phase.STEP
     sight = heartbeat.sights(tmp_path, proc=tmp_path)[12]
     assert (sight.rank, sight.pid, sight.activity, sight.beats, sight.step, sight.saved_step) == (12, 7, 30, 20, 120, 100)
     assert (sight.phase, sight.code) == (Phase.STEP, None)

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftsup.worker import beatfile
-from ftsup.worker.beatfile import Beat, Phase, Writer
+from ftsup.worker import beatfile, counters
+from ftsup.worker.beatfile import Beat, Flag, Phase, Word
+from ftsup.worker.counters import Writer
 
 
 @pytest.fixture
@@ -42,33 +43,40 @@ def test_what_is_written_is_read(path: Path):
     writer = Writer()
     writer.attach(path, pid=41, started=12345)
     assert beatfile.read(path) == Beat(pid=41, started=12345)
-    writer.activity, writer.step, writer.saved_step, writer.beats, writer.phase, writer.code = 2**40, 2**33, 7, 9, Phase.STEP, 255
-    writer.write()
-    assert beatfile.read(path) == Beat(41, 12345, 2**40, 2**33, 7, 9, Phase.STEP, 255)
+    longs, words, halves = writer.longs, writer.words, writer.halves
+    longs[counters.LIFE], longs[counters.STEP], longs[counters.SAVED_STEP] = 2**40, 2**33, 7
+    words[counters.BEATS], words[counters.ACK] = 9, 11
+    halves[counters.PHASE], halves[counters.CODE], halves[counters.WRITING] = Phase.STEP, 255, 2
+    writer.flag(Flag.ASKS)
+    writer.flag(Flag.TOOK)
+    writer.flag(Flag.ASKS, to=False)
+    assert beatfile.read(path) == Beat(41, 12345, 2**40 + 9, 2**33, 7, 9, Phase.STEP, 255, 11, 2, Flag.TOOK)
 
 
 def test_asking_leaves_the_beat_alone_and_beats_leave_the_question_alone(path: Path):
     writer = Writer()
     writer.attach(path, pid=1, started=2)
-    beatfile.ask(path, beats=2**50)
-    writer.activity = 5
-    writer.write()
-    assert writer.ask() == 2**50
+    beatfile.ask(path, beats=2**50, word=Word.COMMIT)
+    writer.longs[counters.LIFE] = 5
+    assert counters.asked(writer.longs[counters.ASK]) == (2**50, Word.COMMIT, False)
+    beatfile.ask(path, beats=3, word=Word.PROPOSED, handlers=True)
+    assert counters.asked(writer.longs[counters.ASK]) == (3, Word.PROPOSED, True)
     assert beatfile.read(path) == Beat(pid=1, started=2, activity=5)
 
 
 def test_a_writer_without_a_file_writes_into_thin_air(path: Path):
     writer = Writer()
-    writer.write()
-    assert (writer.attached, writer.ask()) == (False, 0)
+    writer.longs[counters.STEP] = 3
+    assert not writer.attached
     writer.attach(path, pid=1, started=2)
+    beatfile.ask(path, beats=3, word=Word.PROPOSED)
     writer.detach()
-    writer.activity = 99
-    writer.write()
-    assert beatfile.read(path) == Beat(pid=1, started=2)
+    assert (writer.step, writer.longs[counters.ASK]) == (3, 0)
+    writer.longs[counters.LIFE] = 99
+    assert beatfile.read(path) == Beat(pid=1, started=2, step=3)
 
 
-@pytest.mark.parametrize("data", [b"", b"FTB\x01", b"FTB\x01" + bytes(61), bytes(64), b"FTB\x02" + bytes(60)])
+@pytest.mark.parametrize("data", [b"", b"FTB\x02", b"FTB\x02" + bytes(61), bytes(64), b"FTB\x01" + bytes(60)])
 def test_a_foreign_file_is_neither_read_nor_written(tmp_path: Path, data: bytes):
     path = tmp_path / "beat.0"
     path.write_bytes(data)
@@ -87,7 +95,7 @@ def test_torn_bytes_are_a_beat_or_none(tmp_path_factory: pytest.TempPathFactory)
 
     @given(st.binary(min_size=60, max_size=60))
     def read(noise: bytes) -> None:
-        path.write_bytes(beatfile.MAGIC + noise)
+        path.write_bytes(counters.MAGIC + noise)
         beat = beatfile.read(path)
         assert beat is None or beat.phase in Phase
 

@@ -114,19 +114,6 @@ def test_an_unknown_phase_names_the_known_ones(speak):
         speak(Rank())
 
 
-def test_asked_is_true_once_and_not_before_its_beat(file: Path):
-    rank, optimizer = joined(file), Optimizer()
-    answers = []
-    for beat in range(1, 7):
-        rank.optimizer_stepped(optimizer)
-        if beat == 2:
-            beatfile.ask(file, beats=4)
-        if beat == 5:
-            beatfile.ask(file, beats=6)
-        answers.append(rank.asked())
-    assert answers == [False, False, False, True, False, True]
-
-
 def test_a_save_is_told(file: Path):
     rank = joined(file)
     rank.saved(40)
