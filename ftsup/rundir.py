@@ -140,6 +140,11 @@ class LocalDir:
         return self.root / "out" / epoch
 
     @property
+    def cache(self) -> Path:
+        """What ranks build and download here where they have no better place; kept from attempt to attempt."""
+        return self.root / "cache"
+
+    @property
     def lock(self) -> Path:
         """Held by the node supervisor that lives."""
         return self.root / "node.lock"

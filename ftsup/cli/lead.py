@@ -16,7 +16,7 @@ from ftsup.config import Config, from_json
 from ftsup.errors import RunError
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm.hostlist import expand
-from ftsup.supervisor import starter
+from ftsup.supervisor import rankenv, starter
 from ftsup.supervisor.clock import BootClock
 from ftsup.supervisor.lead import Grant, Lead
 from ftsup.supervisor.lock import NodeLock
@@ -86,15 +86,15 @@ def node() -> int:
     config = _config(run)
     name = environ.get("SLURMD_NODENAME") or socket.gethostname()
     clock = BootClock()
+    local = LocalDir(config.local_base(environ), run.id, _job(environ), name)
+    local.claim()
     place = Place(
         node=name,
         nodes=tuple(environ[starter.NODES].split(",")),
-        job=_job(environ),
+        job=local.job,
         addresses=tuple(environ[starter.ADDRESSES].split(",")),
-        environ=environ,
+        environ=rankenv.of_user(environ, cache=local.cache),
         env=read_env(run),
     )
-    local = LocalDir(config.local_base(environ), run.id, place.job, name)
-    local.claim()
     lock = NodeLock(local.lock)
     return NodeSupervisor(run, config, replace(place, held=lock.take(clock)), clock, lock).run()

@@ -37,6 +37,8 @@ _RESCAN_S = 1.0
 _TELL = 50
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
 """Slurm may signal every process of a step: what ends us is our supervisor's word or death."""
+_RAISED = ("NOFILE", "NPROC", "MEMLOCK", "AS", "DATA", "RSS", "FSIZE", "CPU", "SIGPENDING", "MSGQUEUE")
+"""Soft limits that go up to the hard ones: Slurm hands on those of the shell that submitted. The stack's stays: it sizes every thread."""
 
 
 class Guard:
@@ -257,9 +259,13 @@ def _best_effort_limits() -> None:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         os.write(fd, _OOM_SCORE_ADJ)
         os.close(fd)
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for limit in (getattr(resource, f"RLIMIT_{name}") for name in _RAISED):
+        hard = resource.getrlimit(limit)[1]
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(limit, (hard, hard))
+    resource.setrlimit(
+        resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])
+    )  # 100 GB a rank, while its node must be freed
 
 
 def _prctl(option: int, value: int | bytes) -> None:

@@ -1,14 +1,10 @@
-"""What an attempt is started with: its command line, its environment, the port where its ranks meet, node_setup.
+"""What an attempt is started with: its command line, its places, the port where its ranks meet, node_setup.
 
-Values in, values out; starting and ending are `child`'s. The environment of ranks is clean: what Slurm, MPI and the submitting
-shell left there for *our* task would be misread in a rank.
+Values in, values out; starting and ending are `child`'s, the environment of ranks is `rankenv`'s.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import re
 import shlex
 import signal
 import socket
@@ -20,12 +16,6 @@ from ftsup.events import Fault, How
 from ftsup.events import Launch as LaunchOrder
 from ftsup.worker import beatfile, places
 
-_DROPPED = re.compile(
-    r"^(PMI_|PMIX_|PMI2_|OMPI_|MPI_LOCAL|SRUN_|SBATCH_|PET_|TORCHELASTIC_"
-    r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|STEP|STEPID|TASKS_PER_NODE|CPU_BIND|MEM_|MPI_TYPE|SRUN_|LAUNCH_NODE|UMASK|PRIO_PROCESS)"
-    r"|FTSUP_(LEADER|NODES|RUN|LOCAL|GUARD)$)"
-)
-"""What would be misread by mpi4py, submitit, DeepSpeed and others in a rank. SLURM_JOB_*, ARRAY_*, RESTART_COUNT stay."""
 _SETUP_END = "--ftsup-environment--"
 
 
@@ -59,12 +49,13 @@ def argv(config: Config, order: LaunchOrder, *, python: str, at: Mapping[str, Pa
 
 def _filled(word: str, order: LaunchOrder) -> str:
     """Placeholders of `launch: command`; a brace that is none of them is the user's own."""
-    for name, value in _variables(order).items():
+    for name, value in variables(order).items():
         word = word.replace("{" + name + "}", value)
     return word
 
 
-def _variables(order: LaunchOrder) -> dict[str, str]:
+def variables(order: LaunchOrder) -> dict[str, str]:
+    """What a command that is no torchrun needs to know: in its environment, and as placeholders."""
     return {
         "FTSUP_NODE_RANK": str(order.node_rank),
         "FTSUP_NNODES": str(order.nodes),
@@ -77,33 +68,6 @@ def _variables(order: LaunchOrder) -> dict[str, str]:
 def warning(config: Config) -> signal.Signals:
     """What Slurm sends before the time limit. The supervisor hears it; under proctrack/linuxproc everything of the step gets it too."""
     return signal.Signals[config.slurm.warning.signal]
-
-
-def environment(
-    base: Mapping[str, str], config: Config, order: LaunchOrder, *, own: Mapping[str, str], at: Mapping[str, Path]
-) -> dict[str, str]:
-    """What ranks get: `base` (after node_setup) cleaned, ours, and over it the user's `env`. `at`: worker, beats, out."""
-    env = {name: value for name, value in base.items() if not _DROPPED.match(name) and not name.startswith("BASH_FUNC_")}
-    path = env.get("PYTHONPATH")
-    env |= {
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": f"{at['worker']}{os.pathsep}{path}" if path else str(at["worker"]),
-        places.BEATS: str(at["beats"]),
-        places.OUT_DIR: str(at["out"]),
-        places.WARNING: str(warning(config).value),
-    }
-    if order.base_step is not None:
-        env[places.BASE_STEP] = str(order.base_step)
-    for name, value in (
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1"),
-        ("NCCL_DEBUG", "WARN"),
-        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(math.ceil(config.grace_s))),  # else torchrun kills what it told to end after its 30 s
-    ):
-        env.setdefault(name, value)
-    wanted = _variables(order) if config.launch is Launch.COMMAND else {places.RESUME_FROM: order.path or ""}
-    env |= {name: value for name, value in wanted.items() if value}
-    return env | dict(own)
 
 
 def make_places(beats: Path, out: Path, ranks: Sequence[int]) -> None:

@@ -33,7 +33,7 @@ from ftsup.ports import Clock, Job, JobState, Node, NodeState
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.supervisor import child as children
-from ftsup.supervisor import launch
+from ftsup.supervisor import launch, rankenv
 from ftsup.supervisor.clerk import Clerk
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.link import own_addresses
@@ -327,8 +327,9 @@ class NodeSupervisor:
     def _start_child(self, act: machine.StartChild, now: float) -> None:
         self.order, self.told, self.vanished, self.looked_t = act.order, set(), {}, now
         at = {"worker": self.run_dir.worker, "beats": self._beats(), "out": self._out()}
-        env = launch.environment(self.env, self.config, act.order, own=self.place.env, at=at)
+        env = rankenv.environment(self.env, self.config, act.order, own=self.place.env, at=at)
         try:
+            rankenv.forget_locks(self.local.cache)
             launch.make_places(at["beats"], at["out"], self._ranks() if self.rules.watched else ())
             spec = children.Spec(
                 argv=launch.argv(self.config, act.order, python=self.config.python or sys.executable, at=at),

@@ -53,5 +53,10 @@ def nccl_path(out_dir: Place, rank: int) -> Place:
     return _below(out_dir, f"nccl.{rank}")
 
 
+def flight_prefix(out_dir: Place) -> Place:
+    """What torch's flight recorder puts before a rank's number, to have the file that it leaves when a collective is late."""
+    return _below(out_dir, "flight.")
+
+
 def _below(folder: Place, name: str) -> Place:
     return type(folder)(os.path.join(folder, name))

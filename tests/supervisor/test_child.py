@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -125,7 +126,8 @@ def test_what_an_attempt_inherits(attempt, warning):
         "import json, os, resource, signal as s; print(json.dumps({'env': dict(os.environ), 'sid': os.getsid(0), 'pid': os.getpid(),"
         "'ppid': os.getppid(), 'ignored': [n for n in s.Signals if s.getsignal(n) == s.SIG_IGN],"
         "'term': s.getsignal(s.SIGTERM) == s.SIG_DFL,"
-        "'fds': os.listdir('/proc/self/fd'), 'cwd': os.getcwd(), 'files': resource.getrlimit(resource.RLIMIT_NOFILE),"
+        "'fds': os.listdir('/proc/self/fd'), 'cwd': os.getcwd(),"
+        "'stack': resource.getrlimit(resource.RLIMIT_STACK),"
         "'oom': open('/proc/self/oom_score_adj').read(), 'blocked': len(s.pthread_sigmask(s.SIG_BLOCK, []))}))",
         env={"MINE": 'it\'s "quoted" $HOME \n%'},
         ignored=(warning,),
@@ -141,9 +143,26 @@ def test_what_an_attempt_inherits(attempt, warning):
     assert saw["term"]
     assert saw["blocked"] == 0
     assert len(saw["fds"]) == 4  # 0, 1, 2 and the listing's own
-    assert saw["files"][0] == saw["files"][1]
+    assert saw["stack"] == list(resource.getrlimit(resource.RLIMIT_STACK))
     assert Path(saw["cwd"]) == one.out.parent
     assert saw["oom"].strip() == "500"
+
+
+def test_soft_limits_of_the_submitting_shell_end_here(attempt):
+    lowered = {"NOFILE": 300, "SIGPENDING": 100, "CORE": resource.getrlimit(resource.RLIMIT_CORE)[1]}
+    before = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in lowered}
+    for name, soft in lowered.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (soft, before[name][1]))
+    try:
+        one = attempt("import resource as r; print([list(r.getrlimit(x)) for x in (r.RLIMIT_NOFILE, r.RLIMIT_SIGPENDING, r.RLIMIT_CORE)])")
+        one.until(child.Ended)
+    finally:
+        for name, pair in before.items():
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), pair)
+    files, signals, core = json.loads(one.out.read_text())
+    assert files == [before["NOFILE"][1]] * 2
+    assert signals == [before["SIGPENDING"][1]] * 2
+    assert core == [0, before["CORE"][1]]
 
 
 def test_output_is_appended_and_for_us_alone(attempt, tmp_path):

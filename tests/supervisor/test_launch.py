@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from pathlib import Path
 
 import pytest
 
 from ftsup import proc
-from ftsup.config import Config, Launch, SlurmOptions
+from ftsup.config import Config, Launch
 from ftsup.events import Epoch, How
 from ftsup.events import Launch as Order
 from ftsup.supervisor import launch
@@ -44,39 +43,6 @@ def test_an_own_command_gets_its_placeholders_and_the_prefix() -> None:
     )
     words = launch.argv(own, ORDER, python="python", at=AT)
     assert words == ("accelerate", "launch", "--machine_rank=1", "--main_process_ip=10.0.0.1", "{other}")
-
-
-def test_ranks_get_a_clean_environment() -> None:
-    base = {
-        "PATH": "/bin", "PYTHONPATH": "/mine", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_RESTART_COUNT": "1",
-        "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_CPU_BIND": "x",
-        "SLURM_MEM_PER_NODE": "1", "PMI_RANK": "1", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "PET_NNODES": "9", "SBATCH_X": "1",
-        "FTSUP_LEADER": "tcp://x", "NCCL_DEBUG": "INFO",
-    }  # fmt: skip
-    env = launch.environment(base, config(), ORDER, own={"WANDB": "1", "SLURM_NTASKS": "mine"}, at=AT)
-    assert {name for name in env if name.startswith(("SLURM", "PMI", "OMPI", "PET", "SBATCH"))} == {
-        "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", "SLURM_NTASKS",
-    }  # fmt: skip
-    assert env["SLURM_NTASKS"] == "mine"
-    assert env["PYTHONPATH"] == f"/run/worker{os.pathsep}/mine"
-    assert (env["NCCL_DEBUG"], env["PYTHONUNBUFFERED"], env["WANDB"]) == ("INFO", "1", "1")
-    assert (env["FTSUP_RESUME_FROM"], env["FTSUP_BASE_STEP"]) == ("/c/step5.pt", "5")
-    assert "FTSUP_LEADER" not in env
-
-
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
-def test_ranks_are_told_which_signal_is_the_warning(name: str) -> None:
-    own = config(slurm=SlurmOptions(signal=f"{name.removeprefix('SIG')}@60"))
-    assert launch.environment({}, own, ORDER, own={}, at=AT)["FTSUP_WARNING"] == str(signal.Signals[name].value)
-    assert launch.warning(own) is signal.Signals[name]
-
-
-def test_ranks_have_the_same_grace_from_torchrun_as_from_us() -> None:
-    def timeout(base: dict[str, str]) -> str:
-        return launch.environment(base, config(grace_s=90.5), ORDER, own={}, at=AT)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]
-
-    assert timeout({}) == "91"
-    assert timeout({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}) == "7"
 
 
 @pytest.mark.parametrize(
