@@ -20,32 +20,68 @@ from typing import Any
 from msgspec.structs import replace
 
 from ftsup import events as ev
-from ftsup.events import Epoch, Fault, How, Line, VerdictKind
+from ftsup.events import Ask, Epoch, Fault, How, Line, VerdictKind
 from ftsup.policy import machine as leading
 from ftsup.policy import node as noding
+from ftsup.policy import votes as voting
 from ftsup.policy.rules import Hang, Rules
 from ftsup.policy.state import Stage, State
 from ftsup.policy.watch import Process, Sight
-from ftsup.worker.beatfile import Beat, Phase
+from ftsup.worker.beatfile import Beat, Flag, Phase
 
 RULES = Rules(hang=Hang(step_s=20.0, init_s=60.0, first_step_s=60.0, shutdown_s=30.0), grace_s=5.0, kill_wait_s=5.0, warning_s=60.0)
 
 
+HOLD_S = 30.0
+"""As the worker's: the most that a rank waits after beat N for a word that does not come."""
+FLAGS = {"deaf": Flag(0), "asks": Flag.ASKS, "goes on": Flag.HANDLES, "exits": Flag.HANDLES}
+
+
 @dataclass
 class Rank:
-    """One rank: steps once a second in step with all others, until something strikes it."""
+    """One rank: steps once a second in step with all others, until something strikes it.
+
+    `script`: deaf, asks (calls asked(), saves and goes on), goes on or exits (its handler of the warning saves, and does so).
+    """
 
     rank: int
     node: str
+    script: str = "deaf"
     beats: int = 0
+    life: int = 0
     phase: Phase = Phase.INIT
     process: Process = Process.RUNNING
     hangs: bool = False
     fault: Fault | None = None
+    word: ev.AskRanks | None = None
+    ack: int = 0
+    took: bool = False
+    held_t: float | None = None
+    gave_up: int = 0
+    """The N for which it waited too long."""
+    saving_t: float | None = None
+    """Until when it saves."""
 
     @property
     def alive(self) -> bool:
         return self.process is not Process.GONE
+
+    @property
+    def busy(self) -> bool:
+        """It makes no step now, and is well."""
+        return self.held_t is not None or self.saving_t is not None
+
+    def beat(self) -> Beat:
+        """What its beat file says."""
+        flags = FLAGS[self.script] if self.beats else Flag(0)
+        return Beat(
+            pid=1,
+            activity=self.life + self.beats,
+            beats=self.beats,
+            phase=self.phase,
+            ack=self.ack,
+            flags=flags | Flag.TOOK if self.took else flags,
+        )
 
 
 @dataclass
@@ -60,8 +96,11 @@ class Node:
     """The node says nothing and starts nothing."""
     torchrun_hangs: bool = False
     ranks: list[Rank] = field(default_factory=list)
-    inbox: list[ev.NodeOrder] = field(default_factory=list)
-    outbox: list[Any] = field(default_factory=list)
+    inbox: list[tuple[float, ev.NodeOrder]] = field(default_factory=list)
+    outbox: list[tuple[float, Any]] = field(default_factory=list)
+    delay_s: float = 0.0
+    """Of the link, each way."""
+    looked_t: float = -1e9
     heard_t: float = 0.0
     silent_t: float = -1e9
 
@@ -80,9 +119,19 @@ class Strike:
 class World:
     """Everything. Times are seconds; one look a second, as the real ones."""
 
-    def __init__(self, *, nodes: int = 2, ranks: int = 2, steps: int = 60, save_every: int = 10, rules: Rules = RULES) -> None:
+    def __init__(
+        self, *, nodes: int = 2, ranks: int = 2, steps: int = 60, save_every: int = 10, rules: Rules = RULES, script: str = "deaf"
+    ) -> None:
         self.rules = replace(rules, workers_per_node=ranks)
+        self.script = script
         self.t = 1000.0
+        self.dt = self.step_s = 1.0
+        self.save_s = 2.0
+        self.exit_code = 0
+        self.saves: dict[tuple[Epoch, int], dict[int, int]] = {}
+        """(attempt, N) -> rank -> the beat at which its script got the request."""
+        self.die_after: Callable[[Line], bool] | None = None
+        """The leader logs such a line, and dies before it acts."""
         self.names = tuple(f"n{i + 1}" for i in range(nodes))
         self.spares = count(nodes + 1)
         self.per_node, self.total, self.save_every = ranks, steps, save_every
@@ -158,10 +207,12 @@ class World:
 
     def second(self) -> None:
         """One second of everything."""
-        self.t += 1.0
+        self.t = round(self.t + self.dt, 6)
         while self.later and self.later[0][0] <= self.t:
             heapq.heappop(self.later)[2]()
-        self._train()
+        self._serve()
+        if int(self.t / self.step_s + 1e-6) > int((self.t - self.dt) / self.step_s + 1e-6):
+            self._train()
         for node in list(self.nodes.values()):
             self._node_turn(node)
         if self.limit_t is not None and self.t >= self.limit_t and self.job_state == "RUNNING" and not self.completing:
@@ -185,8 +236,9 @@ class World:
         self.tell(ev.Tick())
 
     def _take(self, node: Node) -> list[Any]:
-        events, node.outbox = node.outbox, []
-        return events
+        now = [event for due_t, event in node.outbox if due_t <= self.t]
+        node.outbox = [(due_t, event) for due_t, event in node.outbox if due_t > self.t]
+        return now
 
     def tell(self, event: Any) -> None:
         """The leader takes an event in, logs it and acts, as supervisor/lead.py does."""
@@ -198,6 +250,11 @@ class World:
             return
         self.state = out.state
         self.log.append(Line(n=len(self.log) + 1, event=event, orders=out.orders))
+        if self.die_after is not None and self.die_after(self.log[-1]):
+            self.die_after = None
+            self.kill_leader()
+            self.at(5.0, self.start_leader)
+            return
         for order in out.orders:
             self._order(order)
 
@@ -214,10 +271,13 @@ class World:
             path = f"step{self.saved}.pt" if self.saved else None
             self.base = self.saved
             self.at(0.0, lambda: self.tell(ev.CheckpointPicked(epoch=order.epoch, path=path, step=self.base if path else None)))
-        elif isinstance(order, (ev.Prepare, ev.Launch, ev.Collect, ev.Stop, ev.Leave)):
+        elif isinstance(order, (ev.Prepare, ev.Launch, ev.AskRanks, ev.Collect, ev.Stop, ev.Leave)):
             if isinstance(order, ev.Launch):
                 self._check_launch(order)
-            self.nodes[order.node].inbox.append(order)
+            if isinstance(order, ev.AskRanks) and order.ask is Ask.COMMIT:
+                self._check_commit(order)
+            node = self.nodes[order.node]
+            node.inbox.append((self.t + node.delay_s, order))
         elif isinstance(order, ev.AskSlurm):
             self.at(0.0, self._answer)
         elif isinstance(order, ev.Decide):
@@ -238,6 +298,11 @@ class World:
         assert began or not live, f"launch of {order.epoch} while {live} live"
         if not began:
             self.launches.append((order.epoch, self.names))
+
+    def _check_commit(self, order: ev.AskRanks) -> None:
+        """Never a COMMIT without every rank's agreement; only a rank that waited for too long may have taken it back."""
+        ranks = [rank for node in self.nodes.values() for rank in node.ranks if rank.alive]
+        assert all(order.beats in {rank.ack, rank.gave_up} for rank in ranks), f"commit of {order.beats} without {ranks}"
 
     # Slurm ---------------------------------------------------------------------------------------------------------------
 
@@ -264,6 +329,24 @@ class World:
         if self.job_state == "RUNNING" and not self.completing:
             self._end_job("PENDING")
 
+    def warn(self, seconds: float = 0.0) -> World:
+        """Slurm's warning, so many seconds from now."""
+
+        def come() -> None:
+            for node in self.nodes.values():
+                self._happen(node, noding.Signal(t=self.t, warning=True))
+
+        return self.at(seconds, come)
+
+    def limit(self, seconds: float, *, early_s: float = 0.0) -> World:
+        """A time limit so far from now, and the warning before it."""
+        self.limit_t = self.t + seconds
+        return self.warn(seconds - self.rules.warning_s - early_s)
+
+    def ask(self, request: str, *, seconds: float = 0.0) -> World:
+        """A person asks for something, so many seconds from now."""
+        return self.at(seconds, lambda: self.tell(ev.Asked(request=request, who="ada")))
+
     def cancel_job(self) -> None:
         """`scancel`."""
         if self.job_state == "RUNNING" and not self.completing:
@@ -286,7 +369,11 @@ class World:
         self.completing = False
         if self.job_state == "PENDING":
             self.restarts += 1
-            self.at(10.0, lambda: self.start() if self.job_state == "PENDING" else None)
+            self.at(10.0, self._begin_again)
+
+    def _begin_again(self) -> None:
+        if self.job_state == "PENDING":
+            self.start()
 
     def _avoid(self, order: ev.Avoid) -> None:
         if self.job_state == "RUNNING" and not self.completing:
@@ -303,12 +390,16 @@ class World:
             return
         if node.state is not None:
             if node.stopped:
-                node.outbox.append(ev.NodeUp(node=name, instance=f"{name}:{next(self._ids)}", held=1))
+                self._say(node, ev.NodeUp(node=name, instance=f"{name}:{next(self._ids)}", held=1))
             return
         node.ranks = []  # its predecessor's guard has ended them
         node.instance = f"{name}:{next(self._ids)}"
         node.state = noding.State(node=name, index=self.names.index(name))
-        node.outbox = [ev.NodeUp(node=name, instance=node.instance)]
+        node.outbox = []
+        self._say(node, ev.NodeUp(node=name, instance=node.instance))
+
+    def _say(self, node: Node, event: Any) -> None:
+        node.outbox.append((self.t + node.delay_s, event))
 
     def kill_supervisor(self, name: str) -> None:
         self.nodes[name].state = None
@@ -327,11 +418,14 @@ class World:
     def _node_turn(self, node: Node) -> None:
         if node.state is None or node.stopped:
             return
-        orders, node.inbox = node.inbox, []
+        orders = [order for due_t, order in node.inbox if due_t <= self.t]
+        node.inbox = [(due_t, order) for due_t, order in node.inbox if due_t > self.t]
         for order in orders:
             self._happen(node, noding.Ordered(t=self.t, order=order))
         if node.state is None or node.state.stage is not noding.Stage.RUNNING:
             return
+        if voting.look_s(node.state.save) is not None:
+            self._happen(node, noding.Glanced(t=self.t, beats={rank.rank: rank.beat() for rank in node.ranks}))
         ended = tuple(rank.fault for rank in node.ranks if rank.fault is not None)
         if ended:
             self._happen(node, noding.RanksEnded(t=self.t, faults=ended))
@@ -341,11 +435,10 @@ class World:
             self._happen(node, noding.ChildEnded(t=self.t, code=1, ended=ended))
         elif node.ranks and not any(rank.alive for rank in node.ranks) and not node.torchrun_hangs:
             self._happen(node, noding.ChildEnded(t=self.t, code=0, ended=ended))
-        sights = {
-            rank.rank: Sight(beat=Beat(pid=1, activity=rank.beats, beats=rank.beats, phase=rank.phase), process=rank.process)
-            for rank in node.ranks
-        }
-        self._happen(node, noding.Looked(t=self.t, sights=sights))
+        if self.t - node.looked_t >= 1.0:
+            node.looked_t = self.t
+            sights = {rank.rank: Sight(beat=rank.beat(), process=rank.process) for rank in node.ranks}
+            self._happen(node, noding.Looked(t=self.t, sights=sights))
 
     def _happen(self, node: Node, happening: noding.Happening) -> None:
         if node.state is None:
@@ -356,14 +449,17 @@ class World:
 
     def _act(self, node: Node, act: Any) -> None:
         if isinstance(act, noding.Tell):
-            node.outbox.append(act.event)
+            self._say(node, act.event)
+        elif isinstance(act, noding.TellRanks):
+            for rank in node.ranks:
+                rank.word = act.order
         elif isinstance(act, noding.RunSetup):
             self._happen(node, noding.SetupEnded(t=self.t))
         elif isinstance(act, noding.FindPort):
             self._happen(node, noding.PortFound(t=self.t, address=node.name, port=29500))
         elif isinstance(act, noding.StartChild):
             first = act.order.node_rank * self.per_node
-            node.ranks = [Rank(first + i, node.name) for i in range(self.per_node)]
+            node.ranks = [Rank(first + i, node.name, self.script) for i in range(self.per_node)]
             self._happen(node, noding.Started(t=self.t, pid=1, ranks=tuple(rank.rank for rank in node.ranks)))
         elif isinstance(act, noding.Gather):
             faults = tuple(
@@ -394,7 +490,7 @@ class World:
         ranks = sorted((rank for node in self.nodes.values() for rank in node.ranks), key=lambda rank: rank.rank)
         if len(ranks) < len(self.names) * self.per_node:
             return
-        able = [rank for rank in ranks if rank.alive and not rank.hangs and rank.process is Process.RUNNING]
+        able = [rank for rank in ranks if rank.alive and not rank.hangs and not rank.busy and rank.process is Process.RUNNING]
         if len(able) < len(ranks) and not self.apart:
             return
         for rank in able:
@@ -404,6 +500,7 @@ class World:
             rank.beats += 1
             rank.phase = Phase.STEP
             done = self.base + rank.beats
+            self._hear(rank)
             self._struck(rank, done)
             if done >= self.total and rank.alive and not rank.hangs:
                 rank.phase = Phase.SHUTDOWN
@@ -411,6 +508,60 @@ class World:
         step_now = self.base + ranks[0].beats
         if step_now % self.save_every == 0 and all(rank.alive for rank in ranks):
             self.saved = max(self.saved, step_now)
+
+    # A rank's part of "save at beat N" (worker/rank.py has the real one) ---------------------------------------------------
+
+    def _hear(self, rank: Rank) -> None:
+        """After a beat."""
+        word, n = rank.word, rank.word.beats if rank.word else 0
+        if word is None:
+            return
+        if word.ask is Ask.PROPOSE and rank.beats <= n and rank.gave_up != n:
+            rank.took = rank.took and rank.ack == n
+            rank.ack = n
+            rank.held_t = self.t if rank.beats == n else None
+        elif word.ask is Ask.COMMIT and rank.beats == n == rank.ack:
+            self._take_up(rank, word)
+
+    def _take_up(self, rank: Rank, word: ev.AskRanks) -> None:
+        rank.held_t = None
+        if rank.script == "asks" or (word.handlers and rank.script != "deaf"):
+            assert not rank.took, "a script gets each request once"
+            rank.took, rank.saving_t, rank.phase = True, self.t + self.save_s, Phase.CHECKPOINT
+            self.saves.setdefault((word.epoch, word.beats), {})[rank.rank] = rank.beats
+
+    def _serve(self) -> None:
+        """Ranks that wait for a word, or save."""
+        ranks = [rank for node in self.nodes.values() for rank in node.ranks if rank.alive and rank.process is Process.RUNNING]
+        for rank in ranks:
+            rank.life += rank.busy
+            if rank.held_t is not None and (rank.word is None or rank.word.ask is not Ask.PROPOSE or rank.word.beats != rank.ack):
+                rank.held_t = None
+                self._hear(rank)
+            elif rank.held_t is not None and self.t - rank.held_t >= HOLD_S:
+                rank.held_t, rank.gave_up, rank.ack = None, rank.ack, 0
+            if rank.saving_t is not None and self.t >= rank.saving_t:
+                rank.saving_t, rank.phase = None, Phase.STEP
+                self._saved(rank)
+
+    def _saved(self, rank: Rank) -> None:
+        if rank.script == "exits":
+            rank.process = Process.GONE
+            how = How.EXIT if self.exit_code else How.RETURNED
+            rank.fault = Fault(how=how, node=rank.node, rank=rank.rank, code=self.exit_code)
+        ranks = [one for node in self.nodes.values() for one in node.ranks]
+        if len(ranks) == len(self.names) * self.per_node and all(one.took and one.saving_t is None for one in ranks):
+            self.saved = max(self.saved, self.base + min(one.beats for one in ranks))
+
+    def partial(self) -> list[tuple[Epoch, int]]:
+        """Saves that some ranks made and others did not."""
+        whole = len(self.names) * self.per_node
+        return [key for key, taken in self.saves.items() if len(taken) != whole or len(set(taken.values())) != 1]
+
+    def asked(self, ask: Ask) -> list[ev.AskRanks]:
+        """What the nodes were ordered, each word once for all nodes."""
+        found = [order for line in self.log for order in line.orders if isinstance(order, ev.AskRanks) and order.ask is ask]
+        return list({(order.epoch, order.save, order.beats): order for order in found}.values())
 
     def _struck(self, rank: Rank, done: int) -> None:
         for strike in self.strikes:
