@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from ftsup.events import Fault, How
+from ftsup.events import Fault, How, Kind
+from ftsup.monitors import signatures
 from ftsup.monitors.exits import Ended, ExitRecord, RankExit, Unreadable
 
 _PEER_TYPES = re.compile(
@@ -29,10 +30,11 @@ def of_record(record: ExitRecord | Unreadable, node: str) -> Fault:
     if isinstance(record, Unreadable):
         return Fault(how=How.EXIT, node=node, rank=record.rank, error=f"its exit record is unreadable: {record.why}")
     how = {Ended.RETURNED: How.RETURNED, Ended.EXIT: How.EXIT, Ended.EXCEPTION: How.EXCEPTION, Ended.INTERRUPTED: How.SIGNAL}[record.how]
+    kind, error = None, record.error[:500]
     if record.finished:
         how = How.RETURNED
-    elif how is How.EXCEPTION and is_peer_error(record.type, record.message):
-        how = How.PEER
+    elif how is How.EXCEPTION:
+        how, kind, error = classify(f"{record.type}: {record.message}", error)
     return Fault(
         how=how,
         node=node,
@@ -40,11 +42,24 @@ def of_record(record: ExitRecord | Unreadable, node: str) -> Fault:
         step=record.step if record.step >= 0 else None,
         code=record.code,
         signal="SIGINT" if record.how is Ended.INTERRUPTED else "",
-        error=record.error[:500],
+        error=error,
+        kind=kind,
         where=record.where,
         fingerprint=record.fingerprint,
         order_ns=record.monotonic_ns,
     )
+
+
+def classify(message: str, error: str) -> tuple[How, Kind, str]:
+    """Whose fault an exception (`type: message`) is, what sort of error, and the sentence to tell (`error`, if there is no better)."""
+    found = signatures.find(signatures.ERRORS, message)
+    if found:
+        row, said = found
+        return row.how, row.kind, row.says.format(**said)[:500] if row.says else error
+    kind, _, text = message.partition(": ")
+    if is_peer_error(kind, text):
+        return How.PEER, Kind.NCCL_ERROR if "NCCL" in text else Kind.NETWORK, error
+    return How.EXCEPTION, Kind.USER, error
 
 
 def is_peer_error(kind: str, message: str) -> bool:

@@ -40,6 +40,7 @@ from ftsup.supervisor.link import own_addresses
 from ftsup.supervisor.lock import NodeLock
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
 from ftsup.supervisor.nodelink import NodeLink
+from ftsup.supervisor.reports import Reports
 from ftsup.supervisor.wire import Counter
 from ftsup.worker import beatfile
 
@@ -94,6 +95,7 @@ class NodeSupervisor:
         """Rank -> handle on its process."""
         self.told: set[int] = set()
         """Ranks whose end was told."""
+        self.reports: Reports | None = None
         self.vanished: dict[int, float] = {}
         """Rank -> when it was first seen to be gone without a word."""
         self.env: dict[str, str] = dict(place.environ)
@@ -184,9 +186,10 @@ class NodeSupervisor:
         new = tuple(fault for fault in (*ended, *unsaid) if fault.rank not in self.told)
         self.told |= {fault.rank for fault in new if fault.rank is not None}
         self._happen(machine.Looked(t=now, sights=seen))
+        self._hear(now, final=died or bool(silent))
         if new:
             self._glance(now, died=True)
-            self._happen(machine.RanksEnded(t=now, faults=new))
+            self._happen(machine.RanksEnded(t=now, faults=self._explained(new)))
 
     def _glance_t(self) -> float | None:
         soon_s = votes.look_s(self.state.save) if self._looks() else None
@@ -200,6 +203,15 @@ class NodeSupervisor:
         self.glanced_t = now
         found = {rank: beatfile.read(path) for rank, path in heartbeat.beat_files(self._beats()).items()}
         self._happen(machine.Glanced(t=now, beats={rank: beat for rank, beat in found.items() if beat is not None}))
+
+    def _hear(self, now: float, *, final: bool) -> None:
+        """What logs and error files newly say; `final`: somebody who wrote there has ended."""
+        found = self.reports.look(now, final=final) if self.reports else ()
+        if found:
+            self._happen(machine.Heard(t=now, reports=found))
+
+    def _explained(self, ends: tuple[Fault, ...]) -> tuple[Fault, ...]:
+        return self.reports.explain(ends) if self.reports else ends
 
     def _gone(self, sight: heartbeat.RankSight) -> bool:
         return sight.process is procs.State.GONE
@@ -244,7 +256,8 @@ class NodeSupervisor:
             fault = launch.start_fault(self.place.node, code, err)
             ended = (fault,) if fault else ()
         name = exits.signal_name(-code) if code < 0 else ""
-        self._happen(machine.ChildEnded(t=now, code=code, signal=name, ended=ended))
+        self._hear(now, final=True)
+        self._happen(machine.ChildEnded(t=now, code=code, signal=name, ended=self._explained(ended)))
 
     def _child_gone(self, gone: children.Gone, now: float) -> None:
         self.child = None
@@ -331,6 +344,7 @@ class NodeSupervisor:
         try:
             rankenv.forget_locks(self.local.cache)
             launch.make_places(at["beats"], at["out"], self._ranks() if self.rules.watched else ())
+            self.reports = Reports(at["out"], node=self.place.node, ranks=self._ranks())
             spec = children.Spec(
                 argv=launch.argv(self.config, act.order, python=self.config.python or sys.executable, at=at),
                 env=env,
