@@ -11,8 +11,8 @@ import faulthandler
 import os
 import sys
 
-from . import places, record, torchhook
-from .beatfile import Phase
+from . import places, record, torchhook, warning
+from .counters import EXITED
 
 TYPE_CHECKING = False  # what follows would take longer to import than all the rest
 if TYPE_CHECKING:
@@ -95,8 +95,11 @@ def _become(rank: Rank, beats: str, number: int) -> None:
     except (OSError, ValueError) as error:
         _complain(f"this rank is not watched: {error}")
         return
-    atexit.register(rank.enter, Phase.EXITED)  # the first one registered runs last
+    atexit.register(rank.enter, EXITED)  # the first one registered runs last
     torchhook.install(rank)
+    number_of_warning = os.environ.get(places.WARNING, "")
+    if number_of_warning.isdigit():
+        warning.Kept(rank, int(number_of_warning)).begin()
     try:
         stacks = open(places.stacks_path(beats, number), "ab", opener=_private)  # noqa: SIM115 - open as long as the process lives
     except OSError as error:

@@ -1,0 +1,94 @@
+"""Keeps the script's own handler for Slurm's warning, and calls it when every rank is at the same beat instead.
+
+Where Slurm sends the warning to all that a step has started, ranks would leave one by one, and data loaders would save. So the signal
+stays ignored in this process, whatever the script sets: it gets and sees its own handler, Python's way, and `rank` says when it is
+called. Patches `_signal`, which the module `signal` looks into at each call: importing `signal` would cost the start 5 ms.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _thread
+import os
+
+from .counters import HANDLES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any, Union
+
+    from .rank import Rank
+
+    Handler = Union[Callable[[int, Union[FrameType, None]], Any], int, None]
+
+CALL_SIGNAL = 42
+"""Brings a call from another thread into the main one; sent only to ourselves. The one after the signal for stacks."""
+_PACKAGE = __name__.rpartition(".")[0] + "."
+
+
+class Kept:
+    """What the script has set for one signal, in the process of its rank. A forked child is left to itself."""
+
+    def __init__(self, rank: Rank, number: int) -> None:
+        self._rank = rank
+        self._number = number
+        self._handler: Handler = _signal.SIG_DFL
+        self._ours = True
+        self._main = _thread.get_ident()
+        self._set: Callable[[int, Handler], Handler] = _signal.signal
+        self._get: Callable[[int], Handler] = _signal.getsignal
+
+    def begin(self) -> None:
+        """From now on; in the main thread."""
+        self._set(self._number, _signal.SIG_IGN)
+        _signal.signal, _signal.getsignal = self.signal, self.getsignal
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        self._ours = False
+
+    def signal(self, signalnum: int, handler: Handler) -> Handler:
+        """Set the action for a signal, as Python's own; the warning's is kept until all ranks are at one beat."""
+        if signalnum != self._number or not self._ours:
+            return self._set(signalnum, handler)
+        if not callable(handler) and handler not in (_signal.SIG_DFL, _signal.SIG_IGN):
+            return self._set(signalnum, handler)  # raises
+        self._set(signalnum, _signal.SIG_IGN)  # raises in another thread
+        before, self._handler = self._handler, handler
+        if callable(handler):
+            self._set(CALL_SIGNAL, self._called)
+        self._rank.handler = self.call if callable(handler) else None
+        self._rank.writer.flag(HANDLES, to=callable(handler))
+        return before
+
+    def getsignal(self, signalnum: int) -> Handler:
+        """Return the action for a signal, as Python's own."""
+        return self._handler if signalnum == self._number and self._ours else self._get(signalnum)
+
+    def call(self) -> None:
+        """Have the script's handler called in the main thread: at once, or, from another thread, as soon as Python code runs there.
+
+        That is still the same beat on every rank: torch's threads call optimizer hooks while the main one waits for backward to end.
+        """
+        if _thread.get_ident() == self._main:
+            self._raise()
+        else:
+            _signal.raise_signal(CALL_SIGNAL)
+
+    def _called(self, _number: int, _frame: FrameType | None) -> None:
+        self._raise()
+
+    def _raise(self) -> None:
+        """Python's own way to a handler, with the file descriptor that asyncio waits at."""
+        if callable(self._handler):
+            self._set(self._number, self._caught)
+            _signal.raise_signal(self._number)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self._set(number, _signal.SIG_IGN)
+        while frame is not None and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
+            frame = frame.f_back
+        if callable(self._handler):
+            self._handler(number, frame)
