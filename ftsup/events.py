@@ -247,6 +247,17 @@ class LaunchFailed(Event, frozen=True, kw_only=True):
     fault: Fault
 
 
+class WatchedBy(Enum):
+    """What shows that ranks live."""
+
+    STEPS = "optimizer steps"
+    BEAT = "beat()"
+    BATCHES = "batches of its data loaders"
+    """An optimizer that is none of torch's: its steps are not known."""
+    OUTPUT = "log output"
+    """A script without torch and without beat(), or launch: command: nothing else is known of it."""
+
+
 class Progressed(Event, frozen=True, kw_only=True):
     """The node's ranks moved: the first beat of a phase worth telling, then about once a minute from node rank 0.
 
@@ -258,6 +269,8 @@ class Progressed(Event, frozen=True, kw_only=True):
     phase: str
     step: int | None = None
     beats: int = 0
+    by: WatchedBy | None = None
+    """None: it starts up, or an older ftsup wrote this."""
 
 
 class Saved(Event, frozen=True, kw_only=True):

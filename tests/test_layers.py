@@ -65,6 +65,7 @@ ONLY_IN = {  # name as imported or called -> the places that may
 LATE = {"torch", "pyslurm"}  # and lazy command groups (cli/), and the worker, which waits for the script's own imports
 BROAD = {  # broad excepts beside every program's own main: around what must never raise into training
     "cli/__init__.py:run",  # the program's last line: what main exits with
+    "worker/torchhook.py:found",  # a version of torch that is not as we know it must not stop the import of it
     "worker/record.py:_text",  # str() of the script's own exception
     "worker/shim.py:_end",  # the record must not change how the script ended
 }

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftsup.monitors import procs
-from ftsup.policy.watch import Sight
-from ftsup.worker import beatfile
-from ftsup.worker.beatfile import Phase
+from ftsup.policy.watch import Sight, silent
+from ftsup.worker import beatfile, places
+from ftsup.worker.beatfile import Beat, Phase
 
 
 class RankSight(Sight, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class RankSight(Sight, frozen=True, kw_only=True):
     @property
     def step(self) -> int | None:
         """The script's step; None: unknown."""
-        return _or_none(self.beat.step)
+        return None if silent(self.beat) else _or_none(self.beat.step)
 
     @property
     def saved_step(self) -> int | None:
@@ -59,14 +59,32 @@ class RankSight(Sight, frozen=True, kw_only=True):
         return _or_none(self.beat.code)
 
 
-def sights(beats: Path, *, proc: Path = procs.PROC) -> dict[int, RankSight]:
-    """Every rank with a readable beat file in the attempt's directory, by its number."""
+def sights(beats: Path, *, out: Path | None = None, proc: Path = procs.PROC) -> dict[int, RankSight]:
+    """Every rank with a readable beat file in the attempt's directory, by its number. `out`: where they print to."""
     found = ((rank, beatfile.read(path)) for rank, path in beat_files(beats).items())
     return {
-        rank: RankSight(rank=rank, beat=beat, process=procs.state_of(beat.pid, started=beat.started, proc=proc))
+        rank: RankSight(
+            rank=rank,
+            beat=beat,
+            process=procs.state_of(beat.pid, started=beat.started, proc=proc),
+            output=_size(places.out_path(out, rank)) if out and silent(beat) else None,
+        )
         for rank, beat in found
         if beat is not None
     }
+
+
+def command(process: procs.Process, *, out: Path) -> RankSight:
+    """`launch: command` as the one "rank" of its node: all that is known of it is its process and what it prints."""
+    printed = sum(_size(out / name) or 0 for name in ("torchrun.out", "torchrun.err"))
+    return RankSight(rank=0, beat=Beat(pid=process.pid, started=process.started), process=process.state, output=printed)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def beat_files(beats: Path) -> dict[int, Path]:

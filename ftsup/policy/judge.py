@@ -99,9 +99,10 @@ def describe(fault: Fault) -> str:
     who = f"rank {fault.rank} on {fault.node}" if fault.rank is not None else fault.node or "the job"
     at = f" at step {fault.step}" if fault.step is not None else f" in {fault.phase}" if fault.phase else ""
     where = f" ({fault.where})" if fault.where else ""
+    why = f": {fault.error}" if fault.error else ""
     return {
-        How.QUIET: f"{who} stood still for {fault.quiet_s:g} s (limit {fault.limit_s:g} s){at}{where}",
-        How.STORAGE: f"{who} waited for storage for {fault.quiet_s:g} s (limit {fault.limit_s:g} s){at}{where}",
+        How.QUIET: f"{who} stood still for {fault.quiet_s:g} s (limit {fault.limit_s:g} s){at}{where}{why}",
+        How.STORAGE: f"{who} waited for storage for {fault.quiet_s:g} s (limit {fault.limit_s:g} s){at}{where}{why}",
         How.WAITING: f"{who} waited for other ranks{at}{where}",
         How.STOPPED: f"{who} was stopped (SIGSTOP) for {fault.quiet_s:g} s{at}",
         How.SIGNAL: f"{who} was ended by {fault.signal or 'a signal'}{at}{': ' + fault.error if fault.error else ''}",

@@ -345,10 +345,9 @@ def _reached(state: State, step_now: int | None) -> State:
 def _progressed(state: State, event: ev.Progressed, _rules: Rules) -> Change:
     if event.epoch != state.epoch:
         return state, ()
-    if event.by is ev.WatchedBy.OUTPUT or (state.launched_t is not None and event.beats == 0):
-        state = replace(state, unknown=event.by is ev.WatchedBy.OUTPUT)
     if state.launched_t is not None and event.beats > 0:
-        state = replace(state, restart_s=event.t - state.launched_t, launched_t=None, unknown=event.step is None)
+        state = replace(state, restart_s=event.t - state.launched_t, launched_t=None)
+    state = replace(state, unknown=event.step is None and event.by is not None)
     return _reached(state, event.step), ()
 
 
@@ -460,7 +459,7 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
     if event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
         return state, ()
     if state.stage is Stage.RUN and (left := saving.left(state, event, rules)):
-        return left
+        return _anew(*left, event.t, rules)
     bad = tuple(fault for fault in event.ended if fault.how is not How.RETURNED)
     stuck = tuple(Fault(how=How.UNKILLABLE, node=event.node, error=left) for left in event.left)
     state = replace(state, over=(*state.over, event.node))
@@ -475,6 +474,14 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
         bad = (Fault(how=How.TORCHRUN, node=event.node, code=event.code),)
     state = replace(_merge(state, bad), faults=_merge(state, bad).faults + stuck)
     return _open(state, event.t, rules) if state.stage in ATTEMPT else _gone(state, event.node, event.t, rules)
+
+
+def _anew(state: State, orders: tuple[LeaderOrder, ...], t: float, rules: Rules) -> Change:
+    """All ranks saved and left, because of a warning that somebody sent by hand: the end is far."""
+    if state.stage is not Stage.RUN or len(state.over) < len(state.nodes) or state.look_t is not None:
+        return state, orders
+    state, more = _attempt(state, t, rules)
+    return state, orders + more
 
 
 def _gone(state: State, node: str, t: float, rules: Rules) -> Change:
@@ -560,9 +567,7 @@ def _slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     if not ending.meant_alone(state, event):
         state, orders = ending.slurm_said(state, event, rules)
         state, more = saving.end_said(state, event, rules)
-        if state.stage is Stage.RUN and len(state.over) == len(state.nodes):  # all saved and left, and the end is far
-            return _attempt(state, event.t, rules)
-        return state, orders + more
+        return _anew(state, orders + more, event.t, rules)
     lost = tuple(Fault(how=How.NODE, node=node) for node in state.termed)
     instances = {node: one for node, one in state.instances.items() if node not in state.termed}
     state = replace(state, stage=Stage.RUN, end_t=None, ask_t=event.t, termed=(), faults=(*state.faults, *lost), instances=instances)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ftsup import events as ev
-from ftsup.events import Epoch, Fault, How
+from ftsup.events import Epoch, Fault, How, WatchedBy
 from ftsup.policy import reports as reporting
 from ftsup.policy import votes as voting
 from ftsup.policy import watch as watching
@@ -234,6 +234,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     ended: tuple[Fault, ...] = ()
     over: ev.AttemptOver | None = None
     """The end of the newest attempt, told again when asked again."""
+    told: tuple[tuple[Phase | None, WatchedBy | None], ...] = ()
+    """What was told of this attempt: phases, and what it is watched by; the newest last."""
     told_t: float | None = None
     """When progress was last told."""
     doubts: tuple[reporting.Doubt, ...] = ()
@@ -316,7 +318,9 @@ def _launch(state: State, order: ev.Launch, _rules: Rules) -> Change:
     if order.epoch == state.epoch and state.stage is Stage.READY:
         watch = Watch(median_s=order.median_s, restart_s=order.restart_s, base_step=order.base_step)
         state = replace(state, stage=Stage.RUNNING, watch=watch, kill_wait_s=order.kill_wait_s)
-        state = replace(state, save=None, code=None, ended=(), told_t=None, alone_t=None, alone_told=False, doubts=(), heard=frozenset())
+        state = replace(
+            state, save=None, code=None, ended=(), told=(), told_t=None, alone_t=None, alone_told=False, doubts=(), heard=frozenset()
+        )
         return state, (StartChild(order=order),)
     if order.epoch == state.epoch and state.stage is Stage.RUNNING:
         return state, (Tell(event=_launched(state, 0)),)
@@ -357,7 +361,9 @@ def _gathered(state: State, happening: Gathered, _rules: Rules) -> Change:
 def _quiet(state: State, fault: Fault, t: float) -> Fault:
     """What a stack shows of a living rank, with how long it has not moved."""
     mark = state.watch.marks.get(-1 if fault.rank is None else fault.rank)
-    return fault if mark is None or fault.how is not How.QUIET else replace(fault, quiet_s=round(t - mark.moved_t, 1))
+    if mark is None or fault.how is not How.QUIET:
+        return fault
+    return _at_step(state, replace(fault, quiet_s=round(t - mark.moved_t, 1)))
 
 
 def _stop(state: State, order: ev.Stop, _rules: Rules) -> Change:
@@ -439,8 +445,8 @@ def _gone(state: State, happening: Gone, rules: Rules) -> Change:
 
 def _ask(state: State, order: ev.AskRanks, _rules: Rules) -> Change:
     if order.epoch != state.epoch or state.stage is not Stage.RUNNING:
-        _, nothing = voting.look(Votes(order=order), View(beats={}, ranks=()))
-        return state, tuple(Tell(event=event) for event in nothing)
+        over = (Tell(event=state.over),) if state.over is not None and state.over.epoch == order.epoch else ()
+        return state, over or tuple(Tell(event=event) for event in voting.nobody(order))
     save = voting.take(state.save, order)
     if save is not state.save:
         return replace(state, save=save), (TellRanks(order=order),) if order.beats else ()
@@ -476,7 +482,7 @@ def _looked(state: State, happening: Looked, rules: Rules) -> Change:
         tell.append(ev.Learned(node=node, epoch=epoch, median_s=watch.median_s))
     if seen.saved is not None:
         tell.append(ev.Saved(node=node, epoch=epoch, step=seen.saved))
-    state, progress = _progress(state, happening.t, seen.phase, rules)
+    state, progress = _progress(state, happening.t, rules)
     tell += progress
     if seen.stalled:
         tell.append(ev.Stalled(node=node, epoch=epoch, faults=seen.stalled))
@@ -509,15 +515,20 @@ def _heard(state: State, happening: Heard, _rules: Rules) -> Change:
     return state, tuple(Tell(event=event) for event in tell)
 
 
-def _progress(state: State, t: float, phase: Phase | None, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:
-    """A new phase is told by every node; the steps once a minute, by one."""
-    due = state.node_rank == 0 and state.told_t is not None and t - state.told_t >= rules.beats_s
-    if phase is None and not due:
+def _progress(state: State, t: float, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:
+    """A phase that the attempt comes to for the first time is told by every node at once, other changes within a minute.
+
+    Phases come back all the time (a save, an evaluation). The steps are told once a minute, by one node.
+    """
+    phase, by = watching.slowest_phase(state.watch), watching.slowest_by(state.watch)
+    now = (phase, by)
+    changed = bool(state.watch.marks) and now != (state.told[-1] if state.told else None)
+    due = state.told_t is None or t - state.told_t >= rules.beats_s
+    if not (changed and (due or now not in state.told)) and not (due and state.node_rank == 0 and state.told):
         return state, []
-    now = watching.slowest_phase(state.watch)
     step_now, beats = watching.steps(state.watch)
-    event = ev.Progressed(node=state.node, epoch=state.epoch, phase=now.name.lower() if now else "", step=step_now, beats=beats)
-    return replace(state, told_t=t), [event]
+    event = ev.Progressed(node=state.node, epoch=state.epoch, phase=phase.name.lower() if phase else "", step=step_now, beats=beats, by=by)
+    return replace(state, told=(*(one for one in state.told if one != now), now), told_t=t), [event]
 
 
 def _alone(state: State, happening: Looked, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:

@@ -62,6 +62,13 @@ class Hang(Section, frozen=True, kw_only=True):
         Positive,
         Meta(description="a rank that got an error of NCCL or of its network in training, and stands still since; at least 5 steps"),
     ] = 15.0
+    output_s: Annotated[
+        Positive,
+        Meta(
+            description="between two lines of the log, where nothing else tells: scripts without torch and beat(), and launch: command"
+            " from its first line on; some print a line an epoch"
+        ),
+    ] = 1800.0
     stopped_s: Annotated[Positive, Meta(description="a process in state T (stopped) cannot come back by itself")] = 10.0
     storage_s: Annotated[
         Positive, Meta(description="all ranks waiting for storage at once is not a hang: told, and waited for so long")

@@ -13,9 +13,9 @@ from statistics import median
 import msgspec
 from msgspec.structs import replace
 
-from ftsup.events import Fault, How
+from ftsup.events import Fault, How, WatchedBy
 from ftsup.policy.rules import Rules
-from ftsup.worker.beatfile import Beat, Phase
+from ftsup.worker.beatfile import Beat, Flag, Phase
 
 SAMPLES = 31
 """Steps whose times make the median: enough to be robust against a checkpoint or two in between."""
@@ -36,6 +36,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
     beat: Beat
     process: Process = Process.UNKNOWN
+    output: int | None = None
+    """Bytes that it has printed; None: not known."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """When it was last seen to move."""
     beats_t: float
     """When its beats were last seen to grow."""
+    output: int | None = None
     stopped_t: float | None = None
     """Since when its process is seen stopped."""
     stalled: bool = False
@@ -72,16 +75,35 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Everybody who stands still now, if anybody joined them since the last look."""
     moving: bool = False
     """Somebody stood still, and now nobody does any more."""
-    phase: Phase | None = None
-    """The phase of the slowest rank, if it changed."""
     saved: int | None = None
     """A step that was reported saved, newly."""
     learned: bool = False
     """The median step moved by more than a quarter."""
 
 
+def silent(beat: Beat) -> bool:
+    """It runs, and neither torch nor the script says anything through it: what it prints is its only sign of life."""
+    return beat.pid != 0 and beat.phase is Phase.START and beat.activity == 0
+
+
+def watched_by(mark: Mark) -> WatchedBy | None:
+    """What shows that a rank lives; None while it starts up."""
+    beat = mark.beat
+    if Flag.COUNTS in beat.flags:
+        return WatchedBy.BEAT
+    if beat.beats:
+        return WatchedBy.STEPS
+    if Flag.UNSURE in beat.flags:
+        return WatchedBy.BATCHES
+    if beat.phase is Phase.START and beat.activity:
+        return WatchedBy.BEAT
+    return WatchedBy.OUTPUT if silent(beat) and mark.output else None
+
+
 def step_of(beat: Beat, base_step: int | None) -> int | None:
     """The script's step, if it says so; else the checkpoint's plus the beats since; None: unknown."""
+    if silent(beat) or Flag.UNSURE in beat.flags:
+        return None
     if beat.step >= 0:
         return beat.step
     return None if base_step is None else base_step + beat.beats
@@ -115,7 +137,6 @@ def look(watch: Watch, t: float, sights: Mapping[int, Sight], rules: Rules, *, n
     return watch, Seen(
         stalled=tuple(faults.values()) if set(faults) - stood else (),
         moving=bool(stood) and not faults,
-        phase=slowest if (slowest := slowest_phase(watch)) != slowest_phase(before) else None,
         saved=_newly_saved(before, watch),
         learned=learned,
     )
@@ -125,6 +146,12 @@ def slowest_phase(watch: Watch) -> Phase | None:
     """The phase that the last rank is in, by the order of an attempt's life."""
     phases = [mark.beat.phase for mark in watch.marks.values()]
     return min(phases) if phases else None
+
+
+def slowest_by(watch: Watch) -> WatchedBy | None:
+    """What the last rank is watched by."""
+    marks = watch.marks.values()
+    return watched_by(min(marks, key=lambda mark: mark.beat.phase)) if marks else None
 
 
 def steps(watch: Watch) -> tuple[int | None, int]:
@@ -145,11 +172,13 @@ def _mark(mark: Mark | None, t: float, sight: Sight) -> Mark:
     if sight.process is Process.STOPPED:
         stopped_t = mark.stopped_t if mark and mark.stopped_t is not None else t
     if mark is None:
-        return Mark(beat=sight.beat, moved_t=t, beats_t=t, stopped_t=stopped_t)
+        return Mark(beat=sight.beat, output=sight.output, moved_t=t, beats_t=t, stopped_t=stopped_t)
+    printed = silent(sight.beat) and sight.output != mark.output  # from others it proves nothing: a thread prints, and training hangs
     return replace(
         mark,
         beat=sight.beat,
-        moved_t=mark.moved_t if sight.beat == mark.beat else t,
+        output=sight.output,
+        moved_t=mark.moved_t if sight.beat == mark.beat and not printed else t,
         beats_t=mark.beats_t if sight.beat.beats == mark.beat.beats else t,
         stopped_t=stopped_t,
     )
@@ -166,24 +195,40 @@ def _step_times(before: Watch, marks: Mapping[int, Mark]) -> tuple[float, ...]:
 
 
 def _fault(watch: Watch, rank: int, sight: Sight, rules: Rules, node: str) -> Fault | None:
-    mark, t = watch.marks[rank], watch.looked_t or 0.0
-    phase = mark.beat.phase
-    limit_s = rules.hang.limit_s(phase, median_s=watch.median_s, restart_s=watch.restart_s)
+    mark, t, error = watch.marks[rank], watch.looked_t or 0.0, ""
+    limit_s = _limit_s(watch, mark.beat, rules)
     if mark.stopped_t is not None and t - mark.stopped_t >= rules.hang.stopped_s:
         how, quiet_s, limit_s = How.STOPPED, t - mark.stopped_t, rules.hang.stopped_s
+    elif not rules.watched and not mark.output:  # it prints to a file of its own, perhaps
+        return None
     elif sight.process is not Process.GONE and t - mark.moved_t >= limit_s:
         how, quiet_s = How.STORAGE if sight.process is Process.DISK else How.QUIET, t - mark.moved_t
+        error = _no_line(quiet_s) if silent(mark.beat) else ""
     else:
         return None
     return Fault(
         how=how,
         node=node,
-        rank=rank,
+        rank=rank if rules.watched else None,  # launch: command has no ranks: what we see is the command
         step=step_of(mark.beat, watch.base_step),
-        phase=phase.name.lower(),
+        phase="" if silent(mark.beat) else mark.beat.phase.name.lower(),
+        error=error,
         quiet_s=round(quiet_s, 1),
         limit_s=round(limit_s, 1),
     )
+
+
+def _limit_s(watch: Watch, beat: Beat, rules: Rules) -> float:
+    """How long a rank may be quiet now. While it writes a save in the background, whatever waits for that waits as long as a save may."""
+    if silent(beat):
+        return rules.hang.output_s
+    limit_s = rules.hang.limit_s(beat.phase, median_s=watch.median_s, restart_s=watch.restart_s)
+    return max(limit_s, rules.hang.checkpoint_s) if beat.writing else limit_s
+
+
+def _no_line(quiet_s: float) -> str:
+    minutes = quiet_s >= 120  # noqa: PLR2004 - below two minutes, seconds matter
+    return f"no line of output for {quiet_s / 60:.0f} min" if minutes else f"no line of output for {quiet_s:.0f} s"
 
 
 def _newly_saved(before: Watch, after: Watch) -> int | None:

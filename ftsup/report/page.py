@@ -8,9 +8,9 @@ from datetime import datetime
 
 import msgspec
 
-from ftsup.events import VerdictKind
+from ftsup.events import VerdictKind, WatchedBy
 from ftsup.report.runs import View
-from ftsup.report.story import Incident, Stage, Story
+from ftsup.report.story import UNPHASED, Incident, Stage, Story
 from ftsup.report.words import one_line, short_time
 
 WIDTH = 80
@@ -52,6 +52,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     phase: str
     saved_step: int | None
+    watched_by: WatchedBy | None
+    """What shows that it lives; null while it starts up."""
     quiet_s: float | None
     """Seconds since the leader last wrote; null: it never did."""
     verdict: VerdictKind | None
@@ -103,9 +105,10 @@ def page(view: View, *, now: datetime, queue: str = "") -> Page:
         attempts=story.attempts,
         epoch=str(story.epoch or ""),
         nodes=story.nodes,
-        step=min(steps) if live else story.step,
+        step=min(steps) if live and story.by not in UNPHASED else story.step,
         phase=story.phase,
         saved_step=story.saved_step,
+        watched_by=story.by,
         quiet_s=quiet_s,
         verdict=story.verdict.kind if story.verdict else None,
         reason=story.verdict.reason if story.verdict else "",
@@ -179,6 +182,8 @@ def _counters(facts: Page) -> Iterator[str]:
     yield f"step {facts.step}" if facts.step is not None else "step not known"
     if facts.phase and not facts.stage.over:
         yield f"phase {facts.phase}"
+    if facts.watched_by and not facts.stage.over:
+        yield f"watched by {facts.watched_by.value}"
     yield f"saved step {facts.saved_step}" if facts.saved_step is not None else "nothing saved yet"
 
 

@@ -15,10 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from ftsup import events
-from ftsup.events import Epoch, Fault, Line, Verdict, VerdictKind
+from ftsup.events import Epoch, Fault, Line, Verdict, VerdictKind, WatchedBy
 from ftsup.policy.judge import describe, root
 
 _WORKS = {"step", "evaluation", "checkpoint"}
+UNPHASED = {WatchedBy.OUTPUT, WatchedBy.BATCHES}
 _NOTES = 5
 
 
@@ -121,6 +122,9 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     resumed_path: str | None = None
     began: Moment | None = None
     last: Moment | None = None
+    by: WatchedBy | None = None
+    unphased: Moment | None = None
+    """Since when this attempt is watched by something that tells no phase."""
     told: Moment | None = None
     """When this grant was told to end."""
     incidents: tuple[Incident, ...] = ()
@@ -216,12 +220,18 @@ def _reached(story: Story, step: int) -> Story:
 def _progressed(story: Story, event: events.Progressed, now: Moment) -> Story:
     if event.epoch != story.epoch:
         return story
-    step = story.step if event.step is None else max(event.step, story.step or 0)
-    story = replace(story, phase=event.phase, step=step)
-    if event.phase not in _WORKS:
+    known = event.step is not None or event.by is None
+    step = None if not known else story.step if event.step is None else max(event.step, story.step or 0)
+    if event.by not in UNPHASED:
+        works, since = event.phase in _WORKS, now
+        story = replace(story, phase=event.phase, step=step, by=event.by, unphased=None)
+    else:  # a script may print before it imports torch, and take a batch before it builds its optimizer: what is so a minute later stays so
+        works, since = story.unphased is not None, story.unphased or now
+        story = replace(story, phase="", step=None, by=event.by, unphased=since)
+    if not works:
         return story
     incidents = tuple(
-        replace(incident, back=now, resumed_step=story.base_step) if incident.back is None and event.epoch > incident.epoch else incident
+        replace(incident, back=since, resumed_step=story.base_step) if incident.back is None and event.epoch > incident.epoch else incident
         for incident in story.incidents
     )
     story = replace(story, incidents=incidents)
@@ -231,7 +241,8 @@ def _progressed(story: Story, event: events.Progressed, now: Moment) -> Story:
 def _order(story: Story, order: events.LeaderOrder, now: Moment) -> Story:
     match order:
         case events.Launch(epoch=epoch) if epoch != story.epoch:
-            return replace(story, epoch=epoch, attempts=story.attempts + 1, phase="", step=order.base_step, base_step=order.base_step)
+            story = replace(story, epoch=epoch, attempts=story.attempts + 1, base_step=order.base_step, step=order.base_step)
+            return replace(story, phase="", by=None, unphased=None)
         case events.Incident():
             return _incident(story, order, now)
         case events.Decide(verdict=verdict):

@@ -172,7 +172,7 @@ class NodeSupervisor:
             return
         self.looked_t = now
         beats = self._beats()
-        seen = heartbeat.sights(beats)
+        seen = heartbeat.sights(beats, out=self._out())
         self._hold(seen)
         records = exits.records(beats)
         silent = {rank for rank, sight in seen.items() if self._gone(sight)} - records.keys() - self.told
@@ -185,11 +185,16 @@ class NodeSupervisor:
         unsaid = [self._vanished(rank, failed=rank in failed) for rank in failed | late]
         new = tuple(fault for fault in (*ended, *unsaid) if fault.rank not in self.told)
         self.told |= {fault.rank for fault in new if fault.rank is not None}
-        self._happen(machine.Looked(t=now, sights=seen))
+        self._happen(machine.Looked(t=now, sights=seen if self.rules.watched else self._command()))
         self._hear(now, final=died or bool(silent))
         if new:
             self._glance(now, died=True)
             self._happen(machine.RanksEnded(t=now, faults=self._explained(new)))
+
+    def _command(self) -> dict[int, heartbeat.RankSight]:
+        """`launch: command` has no ranks that we know."""
+        process = procs.look(self.child.pid) if self.child and self.child.pid else None
+        return {0: heartbeat.command(process, out=self._out())} if process else {}
 
     def _glance_t(self) -> float | None:
         soon_s = votes.look_s(self.state.save) if self._looks() else None

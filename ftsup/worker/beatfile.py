@@ -37,7 +37,7 @@ class Phase(IntEnum):
 
 
 class Flag(IntFlag):
-    """What a supervisor must know of a rank to ask it for a save."""
+    """What a supervisor must know of a rank: to ask it for a save, and to watch it."""
 
     ASKS = counters.ASKS
     """The script has called asked()."""
@@ -45,6 +45,10 @@ class Flag(IntFlag):
     """The script has a handler for the warning signal."""
     TOOK = counters.TOOK
     """What this rank agreed to last was handed to the script."""
+    COUNTS = counters.COUNTS
+    """The script says its steps itself: beat(step=...)."""
+    UNSURE = counters.UNSURE
+    """Its steps are not known: optimizers that do not take turns, or none of torch's, only batches that are taken."""
 
 
 class Word(IntEnum):

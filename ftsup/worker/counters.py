@@ -44,7 +44,7 @@ PHASE, CODE, WRITING, FLAGS = 24, 25, 26, 27
 # The numbers of beatfile's enums, which cost too much to import and to look up here.
 IN_START, IN_IMPORT, IN_INIT, IN_FIRST_STEP, IN_STEP, IN_EVALUATION, IN_CHECKPOINT, IN_SHUTDOWN, EXITED = range(9)
 NOTHING, PROPOSED, COMMIT, ABORT = range(4)
-ASKS, HANDLES, TOOK = 1, 2, 4
+ASKS, HANDLES, TOOK, COUNTS, UNSURE = 1, 2, 4, 8, 16
 
 _WHO = struct.Struct("@4sIQ")
 

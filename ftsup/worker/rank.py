@@ -11,7 +11,25 @@ import time
 import weakref
 
 from . import counters
-from .counters import ACK, ASK, ASKS, BEATS, CODE, COMMIT, FLAGS, IN_STEP, LIFE, PHASE, PROPOSED, SAVED_STEP, STEP, TOOK, Writer
+from .counters import (
+    ACK,
+    ASK,
+    ASKS,
+    BEATS,
+    CODE,
+    COMMIT,
+    COUNTS,
+    FLAGS,
+    IN_STEP,
+    LIFE,
+    PHASE,
+    PROPOSED,
+    SAVED_STEP,
+    STEP,
+    TOOK,
+    UNSURE,
+    Writer,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +55,11 @@ class Rank:
         self._lead: Callable[[], object | None] = _nobody
         self._stride = 0
         """What one beat of the lead optimizer adds to the step: nothing where steps are unknown, or the script's own affair."""
+        self._base = -1
+        self._others: set[int] = set()
+        """Optimizers that have stepped since the lead's last step."""
+        self._turns = 0
+        """So many of them step in each round; 0: the lead is alone."""
         self._heard = 0
         """The ask word that needs nothing more from us."""
         self._due = False
@@ -46,7 +69,7 @@ class Rank:
         writer = self.writer
         writer.attach(beat_file, pid=pid, started=started)
         if base_step is not None:
-            writer.longs[STEP] = base_step
+            writer.longs[STEP] = self._base = base_step
             self._stride = 1
         os.register_at_fork(after_in_child=self._leave)
 
@@ -66,11 +89,27 @@ class Rank:
         if self.writer.phase < phase:
             self.enter(phase)
 
+    def batch_taken_without_optimizer(self) -> None:
+        """Training may have begun with an optimizer that is none of torch's: until one of torch's is built, steps are unknown."""
+        if not self.writer.halves[FLAGS] & (UNSURE | COUNTS):
+            self.writer.flag(UNSURE)
+            if self._stride:
+                self.writer.longs[STEP] = -1
+
+    def optimizer_built(self) -> None:
+        """One of torch's."""
+        if self._lead is _nobody and self.writer.halves[FLAGS] & UNSURE:
+            self.writer.flag(UNSURE, to=False)
+            if self._stride:
+                self.writer.longs[STEP] = self._base
+        self.reach(counters.IN_FIRST_STEP)
+
     def optimizer_stepped(self, optimizer: object, _args: object = None, _kwargs: object = None) -> None:
         """Torch's hook: an optimizer has stepped. Never raises into training, but for what a signal handler of the script's raises.
 
-        Steps are those of the first optimizer seen: a second one (a GAN's, one that wraps the first) is a beat only. Nothing here is
-        guarded, for nothing can fail: memory is written. A guard would swallow what the script's own signal handlers raise meanwhile.
+        Steps are those of the first optimizer seen, as long as all others take turns with it (a GAN's, one that wraps the first, one
+        for each parameter). Nothing here is guarded, for nothing can fail: memory is written. A guard would swallow what the script's
+        own signal handlers raise meanwhile.
         """
         writer = self.writer
         longs = writer.longs
@@ -79,17 +118,43 @@ class Rank:
         lead = self._lead()
         if lead is optimizer:
             longs[STEP] += self._stride
+            if self._turns or self._others:
+                self._round()
         elif lead is None:
             self._follow(optimizer)
+        elif self._stride:
+            self._other(optimizer)
         if longs[ASK] != self._heard:
             self._hear()
 
     def _follow(self, optimizer: object) -> None:
+        self.optimizer_built()
         try:
             self._lead = weakref.ref(optimizer)
         except TypeError:  # an object of a kind that we do not know: no step is counted
             return
         self.writer.longs[STEP] += self._stride
+
+    def _other(self, optimizer: object) -> None:
+        if id(optimizer) in self._others:
+            self._lose_count()
+        else:
+            self._others.add(id(optimizer))
+
+    def _round(self) -> None:
+        """The lead has stepped again."""
+        if self._turns and len(self._others) != self._turns:
+            self._lose_count()
+        self._turns = len(self._others)
+        self._others.clear()
+
+    def _lose_count(self) -> None:
+        """Optimizers do not take turns (five steps of one for each of the other, one after the other): which are the script's steps?"""
+        if self._stride:
+            self._stride = 0
+            self.writer.longs[STEP] = -1
+            self.writer.flag(UNSURE)
+        self._others.clear()
 
     def ended(self, code: int) -> None:
         """The script's body has ended."""
@@ -163,6 +228,7 @@ class Rank:
             writer.halves[PHASE] = phase_named(phase)
         if step is not None:
             self._stride = 0
+            writer.halves[FLAGS] = writer.halves[FLAGS] & ~UNSURE | COUNTS
             writer.longs[STEP] = int(step)
             if phase is None and writer.halves[PHASE] < IN_STEP:
                 writer.halves[PHASE] = IN_STEP

@@ -1,30 +1,45 @@
-"""Waits for the script to import torch, then hangs the beat on every optimizer step.
+"""Waits for the script to import what can be watched, and then lets `wraps` hang something on it.
 
-Never imports torch by itself, changes nothing else of it, and removes itself from the import path when it is done. Names of torch
-that are not public are probed; without them a phase is not told, and nothing breaks.
+Never imports torch by itself: it only looks on while the script imports. What is hung where is the table `wraps.FOUND`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
 
-from .beatfile import Phase
-from .rank import Rank
+from .counters import IN_IMPORT
 
-TARGET = "torch.optim.optimizer"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    from . import wraps
+    from .rank import Rank
+
+WATCHED = frozenset(
+    {
+        "torch.optim.optimizer",
+        "torch.utils.data.dataloader",
+        "torch.serialization",
+        "torch.distributed.checkpoint.state_dict_saver",
+        "safetensors.torch",
+        "lightning.fabric.utilities.cloud_io",
+        "lightning_fabric.utilities.cloud_io",
+    }
+)
+"""The keys of `wraps.FOUND`, which a script without torch need not import."""
 
 
 def install(rank: Rank) -> None:
-    """Beat at every optimizer step of this process, from the moment that torch is there."""
-    module = sys.modules.get(TARGET)
-    if module is not None:
-        _hook(rank, module)
-    else:
-        sys.meta_path.insert(0, _Waiting(rank))
+    """Watch this process, from the moment that torch is there."""
+    finder = _Waiting(rank)
+    sys.meta_path.insert(0, finder)
+    for name in sorted(WATCHED):
+        if name in sys.modules:
+            finder.found(sys.modules[name])
 
 
 class _Waiting:
@@ -32,25 +47,30 @@ class _Waiting:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
+        self._background: wraps.Background | None = None
+
+    def found(self, module: ModuleType) -> None:
+        """The script's import must not fail because a version of torch is not as we know it."""
+        from . import wraps  # noqa: PLC0415 - a script without torch never needs it
+
+        try:
+            self._background = self._background or wraps.Background(self._rank)
+            wraps.FOUND[module.__name__](self._rank, module, self._background)
+        except Exception as error:  # noqa: BLE001 - around what must never raise into training
+            sys.stderr.write(f"ftsup: {module.__name__} is not watched: {error!r}\n")
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name == "torch":
-            self._rank.reach(Phase.IMPORT)
-        if name != TARGET:
+            self._rank.reach(IN_IMPORT)
+        if name not in WATCHED:
             return None
-        sys.meta_path.remove(self)
-        spec = _found_by_others(name, path, target)
-        if spec is not None and spec.loader is not None:
-            _after_import(spec.loader, lambda module: _hook(self._rank, module))
-        return spec
-
-
-def _found_by_others(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-    for finder in sys.meta_path:
-        spec = finder.find_spec(name, path, target)
-        if spec is not None:
-            return spec
-    return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    _after_import(spec.loader, self.found)
+                return spec
+        return None
 
 
 def _after_import(loader: Any, then: Callable[[ModuleType], None]) -> None:  # noqa: ANN401 - any object may be a loader
@@ -62,26 +82,3 @@ def _after_import(loader: Any, then: Callable[[ModuleType], None]) -> None:  # n
         then(module)
 
     loader.exec_module = exec_module
-
-
-def _hook(rank: Rank, module: ModuleType) -> None:
-    register = getattr(module, "register_optimizer_step_post_hook", None)
-    if register is None:
-        return
-    rank.reach(Phase.INIT)
-    register(rank.optimizer_stepped)
-    _when_first_built(getattr(module, "Optimizer", None), lambda: rank.reach(Phase.FIRST_STEP))
-
-
-def _when_first_built(optimizer: Any, then: Callable[[], None]) -> None:  # noqa: ANN401 - torch is Any here
-    """Call `then` once, when the first optimizer is made, through a private step of its constructor that cannot fail."""
-    patch: Callable[[object], None] | None = getattr(optimizer, "_patch_step_function", None)
-    if patch is None:
-        return
-
-    def patch_step_function(self: object) -> None:
-        optimizer._patch_step_function = patch  # noqa: SLF001
-        then()
-        patch(self)
-
-    optimizer._patch_step_function = patch_step_function  # noqa: SLF001

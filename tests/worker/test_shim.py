@@ -45,7 +45,6 @@ def test_phases_from_start_to_exit(bench):
         from show import show
         import atexit; atexit.register(show); show()
         import sys, torch; show()
-        assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("ftsup")], sys.meta_path
         optimizer = torch.Optimizer(); show()
         optimizer.step(); optimizer.step(); show()
         """
