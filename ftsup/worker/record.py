@@ -48,9 +48,19 @@ def write(path: str, facts: dict[str, Any], *, rank: int, step: int) -> None:
     os.replace(aside, path)
 
 
+def tell_torchelastic(path: str | None, facts: dict[str, Any]) -> None:
+    """torchrun's own error file, for what the script raised: `@record` writes it, a plain script does not. Told twice is told once."""
+    if path is None or os.path.exists(path):
+        return
+    message = f"{facts['type'].rpartition('.')[2]}: {facts['message']}"
+    extra = {"py_callstack": facts["traceback"], "timestamp": str(int(time.time()))}  # whole seconds, as torchrun reads them
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_json({"message": {"message": message, "extraInfo": extra}}))
+
+
 def _json(record: dict[str, Any]) -> str:
     """Numbers and words are spelled alike in Python and JSON: a healthy rank's end need not wait 8 ms for the json module."""
-    if all(isinstance(value, int) or str(value).isalpha() for value in record.values()):
+    if all(isinstance(value, int) or (isinstance(value, str) and value.isalpha()) for value in record.values()):
         return repr(record).replace("'", '"')
     import json  # noqa: PLC0415
 

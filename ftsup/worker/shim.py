@@ -101,7 +101,7 @@ def _become(rank: Rank, beats: str, number: int) -> None:
     if number_of_warning.isdigit():
         warning.Kept(rank, int(number_of_warning)).begin()
     try:
-        stacks = open(places.stacks_path(beats, number), "ab", opener=_private)  # noqa: SIM115 - open as long as the process lives
+        stacks = os.open(places.stacks_path(beats, number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
         _complain(f"no stacks: {error}")
         return
@@ -118,10 +118,6 @@ def _started() -> int:
 def _base_step() -> int | None:
     step = os.environ.get(places.BASE_STEP, "")
     return int(step) if step.isdigit() else None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _complain(text: str) -> None:
@@ -245,19 +241,9 @@ def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None
     try:
         record.write(places.exit_path(beats, number), facts, rank=number, step=rank.writer.step)
         if facts["how"] == "exception" and error is not None:
-            _tell_torchelastic(error)
+            record.tell_torchelastic(os.environ.get("TORCHELASTIC_ERROR_FILE"), facts)
     except Exception as trouble:  # noqa: BLE001 - the program's last line: how the script ended must not change
         _complain(f"no exit record: {trouble}")
-
-
-def _tell_torchelastic(error: BaseException) -> None:
-    """torchrun's own error file, which a plain script does not write. Only where torch is loaded: it is not worth an import."""
-    place = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if place is None or "torch" not in sys.modules or os.path.exists(place):
-        return
-    from torch.distributed.elastic.multiprocessing.errors import get_error_handler  # noqa: PLC0415
-
-    get_error_handler().record_exception(error)
 
 
 def _strip(trace: TracebackType | None) -> TracebackType | None:
@@ -273,7 +259,7 @@ def _is_ours(file: str) -> bool:
 
 def _without_our_frames(hook: Callable[..., Any]) -> Callable[..., None]:
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        trace = _strip(trace)
+        trace = sys.last_traceback = _strip(trace)
         hook(kind, error.with_traceback(trace), trace)
 
     return excepthook
