@@ -372,6 +372,8 @@ class World:
             self.at(10.0, self._begin_again)
 
     def _begin_again(self) -> None:
+        """A new grant has its time limit far away."""
+        self.limit_t = None
         if self.job_state == "PENDING":
             self.start()
 

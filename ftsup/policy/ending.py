@@ -28,6 +28,8 @@ REQUEUE_SHOWS_S = 10.0
 """A request that Slurm took and that does not show by then is made again (`incomplete` may return 0 and do nothing)."""
 ALONE_S = 10.0
 """A node was told to end, the leader was not, and the job runs: by then it is clear that somebody meant that node's supervisor only."""
+EARLY_S = 90.0
+"""The warning may come up to a minute early; one that is earlier was sent by a person."""
 TERMED_S = 600.0
 """Told to end, the job still runs, nobody says why: a preemption's grace can be that long."""
 
@@ -243,7 +245,7 @@ def instead(state: State, verdict: Verdict, fault: str, t: float, rules: Rules) 
         return verdict
     if state.stopper:
         return stopped(state.stopper, f"the newest checkpoint stands; last: {fault}")
-    near = state.warned and state.end_t is not None and (not state.restart_s or state.end_t - t < 2 * state.restart_s)
+    near = state.warned and state.end_t is not None and state.end_t - t <= rules.warning_s + EARLY_S
     if not near or verdict.kind is VerdictKind.REQUEUE or not may_requeue(state, rules):
         return verdict
     return Verdict(kind=VerdictKind.REQUEUE, reason=f"{fault}; the time limit is near: requeue instead of a restart", rule="time limit")

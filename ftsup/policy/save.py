@@ -31,8 +31,6 @@ YOUNG = 4
 """Beats after which a script that listens at every step is known to listen."""
 LOOK_S = 5.0
 """The most that a requeue waits, after the save, for Slurm's word that the end is near."""
-EARLY_S = 90.0
-"""The warning may come up to a minute early; one that is earlier was sent by a person."""
 LEAVES = frozenset({Why.WARNING, Why.STOP})
 NOT_RUNNING = frozenset({Stage.GATHER, Stage.PICK, Stage.PREPARE, Stage.LAUNCH, Stage.BACK_OFF})
 
@@ -43,7 +41,7 @@ def follow(state: State, t: float, rules: Rules) -> Change:
     if state.stage is not Stage.RUN:
         if state.stopper and state.stage in NOT_RUNNING:
             return _stop(state, t, "nothing was training", orders)
-        return replace(state, save_t=None, look_t=None), orders
+        return replace(state, save_t=None, look_t=None, answered=state.answered and state.warned), orders
     if state.stopper and (state.launched_t is not None or state.held or not rules.watched):
         why = "its ranks wait for storage" if state.held else "nothing could be saved on request"
         return _stop(state, t, why, orders)
@@ -104,7 +102,7 @@ def _wanted(state: State, t: float) -> Why | None:
 
 def _able(state: State) -> bool:
     """It trains, nothing of it ends, and nothing is wrong."""
-    return state.launched_t is None and not (state.over or state.faults or state.held or state.returned)
+    return state.launched_t is None and not (state.over or state.faults or state.held)
 
 
 def _upgrade(state: State) -> State:
@@ -168,10 +166,11 @@ def counted(state: State, event: ev.Counted, rules: Rules) -> Change:
 
 
 def _propose(state: State, save: Save, t: float, rules: Rules) -> Change:
-    if save.ears is Ears.ENDED:
-        return _failed(state, t, rules, "ranks are ending")
-    if save.least == 0 or (save.ears is Ears.NONE and (save.least or 0) < YOUNG):
-        return replace(state, save=replace(save, deadline_t=t + max(1.0, 2 * save.step_s))), ()
+    if save.ears is Ears.ENDED and save.tries + 1 >= TRIES:
+        return _failed(state, t, rules, "ranks have ended")
+    if save.ears is Ears.ENDED or save.least == 0 or (save.ears is Ears.NONE and (save.least or 0) < YOUNG):
+        tries = save.tries + (save.ears is Ears.ENDED)  # mostly the end of training, which settles it
+        return replace(state, save=replace(save, tries=tries, deadline_t=t + max(1.0, 2 * save.step_s))), ()
     if save.why is Why.EVERY and save.ears is not Ears.ASKS:
         return replace(state, save=None, save_t=t + rules.every_s), ()
     if save.ears is Ears.NONE:
@@ -272,16 +271,16 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """After the warning's save: is the end near, as Slurm sees it? If not, somebody sent the signal by hand, or the limit was moved."""
     if state.look_t is None or state.stage is not Stage.RUN:
         return state, ()
-    if event.left_s is not None and event.left_s <= rules.warning_s + EARLY_S:
+    if event.left_s is not None and event.left_s <= rules.warning_s + ending.EARLY_S:
         return requeue(state, event.t, rules)
     left = "there is no time limit" if event.left_s is None else f"the end is {event.left_s / 60:.0f} min away"
     text = f"saved{_at(state.saved_step)} because of the warning signal; {left}: training goes on"
-    return replace(state, look_t=None, warned=False, answered=False), (ev.Notify(kind="save", text=text),)
+    return replace(state, look_t=None, warned=False), (ev.Notify(kind="save", text=text),)
 
 
 def may_leave(state: State, fault: Fault) -> bool:
     """Whether a rank's end is the answer to the request; torchrun ends those that are slower than the first with TERM."""
-    asked = (state.warned and state.answered) or (state.save is not None and state.save.stage is Ask.COMMIT and state.save.why in LEAVES)
+    asked = state.answered or (state.save is not None and state.save.stage is Ask.COMMIT and state.save.why in LEAVES)
     return asked and (fault.how in {How.SAVED, How.RETURNED} or (fault.how is How.SIGNAL and fault.signal == "SIGTERM"))
 
 
@@ -302,8 +301,8 @@ def left(state: State, event: ev.AttemptOver, rules: Rules) -> Change | None:
 
 
 def _nobody_left(state: State, t: float, orders: tuple[LeaderOrder, ...]) -> Change:
-    """Every rank has saved and left; where Slurm is still asked, its answer says what follows."""
-    if len(state.over) < len(state.nodes) or state.look_t is not None:
+    """Every rank has saved and left; where Slurm is still asked, or has said that the end is far, that says what follows."""
+    if len(state.over) < len(state.nodes) or state.look_t is not None or not state.warned:
         return state, orders
     reason = f"the ranks saved{_at(state.saved_step)} and left, and slurm.requeue is off"
     state, more = ending.close(state, Verdict(kind=VerdictKind.STOP, reason=reason, rule="time limit"), t)

@@ -94,6 +94,11 @@ def look(votes: Votes, view: View) -> Change:
     return votes, ()
 
 
+def nobody(order: ev.AskRanks) -> tuple[ev.NodeEvent, ...]:
+    """The answer where nothing of the attempt runs; how that came about is told by its end."""
+    return () if order.ask is Ask.COMMIT else look(Votes(order=order), View(beats={}, ranks=()))[1]
+
+
 def _say(votes: Votes, event: ev.NodeEvent) -> Change:
     return replace(votes, said=event), (event,)
 

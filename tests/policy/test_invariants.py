@@ -15,10 +15,11 @@ from ftsup.policy.rules import Budgets
 from ftsup.policy.state import State
 from tests.world import RULES, World
 
-SMALL = replace(RULES, policy=Budgets(hard_cap=12))
+SMALL = replace(RULES, policy=Budgets(hard_cap=12), every_s=15.0)
 WHATS = st.sampled_from(["hang", "stop", "kill", "error", "exit", "stuck-end"])
 STRIKES = st.lists(st.tuples(WHATS, st.integers(0, 3), st.integers(1, 40), st.integers(1, 3)), max_size=4)
-OUTSIDE = st.sampled_from(["leader", "supervisor", "stop node", "requeue", "away", "refuse"])
+OUTSIDE = st.sampled_from(["leader", "supervisor", "stop node", "requeue", "away", "refuse", "warn"])
+SCRIPTS = st.sampled_from(["deaf", "asks", "goes on", "exits"])
 ACTIONS = st.lists(st.tuples(st.integers(1, 200), OUTSIDE), max_size=5)
 
 
@@ -42,18 +43,20 @@ def act(world: World, what: str) -> Callable[[], None]:
     def refuse() -> None:
         world.refusals = 1
 
-    return {
+    acts: dict[str, Callable[[], object]] = {
         "leader": leader,
         "supervisor": lambda: world.kill_supervisor(world.names[-1]),
         "stop node": stop_node,
         "requeue": world.requeue_job,
         "away": slurm_away,
         "refuse": refuse,
-    }[what]
+        "warn": world.warn,
+    }
+    return lambda: acts[what]() and None
 
 
-def disturbed(strikes: list[tuple[str, int, int, int]], actions: list[tuple[int, str]]) -> World:
-    world = World(rules=SMALL, steps=40).start()
+def disturbed(strikes: list[tuple[str, int, int, int]], actions: list[tuple[int, str]], script: str = "deaf") -> World:
+    world = World(rules=SMALL, steps=40, script=script).start()
     for what, rank, step, times in strikes:
         world.strike(what, rank=rank, step=step, times=times, error=f"ValueError: {step}")
     for seconds, what in actions:
@@ -62,10 +65,10 @@ def disturbed(strikes: list[tuple[str, int, int, int]], actions: list[tuple[int,
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(STRIKES, ACTIONS)
-def test_every_run_ends_and_the_log_replays(strikes: list[tuple[str, int, int, int]], actions: list[tuple[int, str]]) -> None:
-    """World checks by itself: never a Launch while something of the old attempt lives."""
-    world = disturbed(strikes, actions).run(limit_s=20000)
+@given(STRIKES, ACTIONS, SCRIPTS)
+def test_every_run_ends_and_the_log_replays(strikes: list[tuple[str, int, int, int]], actions: list[tuple[int, str]], script: str) -> None:
+    """World checks by itself: never a Launch while something of the old attempt lives, never a COMMIT before every rank has agreed."""
+    world = disturbed(strikes, actions, script).run(limit_s=20000)
     assert world.over is not None
     assert world.over.kind in {VerdictKind.FINISHED, VerdictKind.STOP, VerdictKind.CANCELLED}
     assert len({epoch for epoch, _ in world.launches}) <= SMALL.policy.hard_cap
@@ -112,3 +115,31 @@ def test_a_late_look_never_makes_a_hang(strikes: list[tuple[str, int, int, int]]
 def test_a_requeue_is_not_asked_again_once_it_shows(actions: list[tuple[int, str]]) -> None:
     world = disturbed([("hang", 2, 15, 2)], [action for action in actions if action[1] in {"leader", "stop node"}]).run(limit_s=20000)
     assert len(world.requeues) <= world.restarts
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    ACTIONS,
+    st.sampled_from(["asks", "goes on", "exits"]),
+    st.lists(st.integers(5, 100), max_size=3),
+    st.integers(0, 4),
+    st.sampled_from(["", "commit"]),
+)
+def test_never_half_the_ranks_in_a_save(
+    actions: list[tuple[int, str]], script: str, warnings: list[int], delay_s: int, dies_at: str
+) -> None:
+    """Whatever happens to leaders and links, while no rank dies: all ranks, at one beat, or none; and the time limit is kept."""
+    calm = [action for action in actions if action[1] in {"leader", "away", "refuse", "warn"}]
+    world = disturbed([], calm, script)
+    world.nodes["n2"].delay_s = float(delay_s)
+    world.limit_t = world.t + 130
+    for seconds in warnings:
+        world.warn(seconds)
+    if dies_at:
+        world.die_after = lambda line: any(isinstance(order, ev.AskRanks) and order.ask is ev.Ask.COMMIT for order in line.orders)
+    world.run(limit_s=20000)
+    assert world.partial() == []
+    assert world.verdicts() == []
+    assert not any(isinstance(line.event, ev.SlurmSaid) and line.event.state == "TIMEOUT" for line in world.log)
+    assert world.over is not None
+    assert world.over.kind is VerdictKind.FINISHED
