@@ -55,6 +55,13 @@ class Requeue(Enum):
     OFF = "off"
 
 
+class Handlers(Enum):
+    """When a script's own handler for the warning is called."""
+
+    AT_BEAT = "at_beat"
+    PLAIN = "plain"
+
+
 class Share(Enum):
     """Who may read the run directory."""
 
@@ -89,6 +96,13 @@ class SlurmOptions(Section, frozen=True, kw_only=True):
             "Slurm may send it up to a minute early"
         ),
     ] = f"SIGUSR1@{_RULES.warning_s:.0f}"
+    handlers: Annotated[
+        Handlers,
+        Meta(
+            description="a script's own handler for that signal. at_beat: ftsup calls it on every rank at the same step, and the signal "
+            "itself is ignored; plain: as without ftsup, each rank gets the signal, whenever it arrives"
+        ),
+    ] = Handlers.AT_BEAT
     requeue: Annotated[
         Requeue,
         Meta(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ftsup.config import Config, Launch
+from ftsup.config import Config, Handlers, Launch
 from ftsup.events import Launch as LaunchOrder
 from ftsup.supervisor import launch
 from ftsup.worker import places
@@ -51,6 +51,7 @@ _OURS = (
     places.SUPERVISOR,
     places.BASE_STEP,
     places.RESUME_FROM,
+    places.WARNING,
 )
 NCCL = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": ("3", "a failed or late collective ends the process; 1 would clear away what the recorder saw"),
@@ -77,8 +78,9 @@ def environment(
         "PYTHONPATH": f"{at['worker']}{os.pathsep}{path}" if path else str(at["worker"]),
         places.BEATS: str(at["beats"]),
         places.OUT_DIR: str(at["out"]),
-        places.WARNING: str(launch.warning(config).value),
     }
+    if config.slurm.handlers is Handlers.AT_BEAT:
+        env[places.WARNING] = str(launch.warning(config).value)
     if order.base_step is not None:
         env[places.BASE_STEP] = str(order.base_step)
     wishes = {name: value for name, (value, _) in NCCL.items()}

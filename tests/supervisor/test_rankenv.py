@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftsup.config import Config, Launch, SlurmOptions
+from ftsup.config import Config, Handlers, Launch, SlurmOptions
 from ftsup.events import Epoch
 from ftsup.events import Launch as Order
 from ftsup.supervisor import launch, rankenv
@@ -88,6 +88,10 @@ def test_ranks_are_told_which_signal_is_the_warning(name: str) -> None:
     slurm = SlurmOptions(signal=f"{name.removeprefix('SIG')}@60")
     assert made({}, slurm=slurm)["FTSUP_WARNING"] == str(signal.Signals[name].value)
     assert launch.warning(config(slurm=slurm)) is signal.Signals[name]
+
+
+def test_where_handlers_are_plain_ranks_are_told_of_no_signal() -> None:
+    assert "FTSUP_WARNING" not in made({"FTSUP_WARNING": "outer"}, slurm=SlurmOptions(handlers=Handlers.PLAIN))
 
 
 # NCCL and torch -------------------------------------------------------------------------------------------------------

@@ -108,7 +108,8 @@ if pid == 0:
     os.kill(os.getpid(), signal.SIGUSR1)
     os._exit(4)
 print(os.WEXITSTATUS(os.waitpid(pid, 0)[1]))
-print(subprocess.run([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGUSR1); print('lives')"], check=True).returncode)
+code = "import os, signal; os.kill(os.getpid(), signal.SIGUSR1); print('lives')"
+print(subprocess.run([sys.executable, "-c", code], check=True).returncode)
 print(subprocess.run(["sh", "-c", "kill -USR1 $$"], check=True).returncode)
 """
     assert run(bench, text).split() == ["True", "4", "lives", "0", "0"]
