@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 from typing import Any
 
 from msgspec.structs import replace
@@ -48,6 +49,8 @@ class Rank:
     node: str
     script: str = "deaf"
     beats: int = 0
+    step_t: float = 0.0
+    """When its next step is through, at the earliest."""
     life: int = 0
     phase: Phase = Phase.INIT
     process: Process = Process.RUNNING
@@ -147,6 +150,8 @@ class World:
         self._ids: Iterator[int] = count(1)
         self.saved: int = 0
         self.base = 0
+        self.jitter: Random | None = None
+        """Ranks take each step in a time of their own, one ahead of the others at most (they meet in the backward pass)."""
         self.apart = False
         """Ranks do not wait for each other."""
         # Slurm
@@ -211,7 +216,7 @@ class World:
         while self.later and self.later[0][0] <= self.t:
             heapq.heappop(self.later)[2]()
         self._serve()
-        if int(self.t / self.step_s + 1e-6) > int((self.t - self.dt) / self.step_s + 1e-6):
+        if self.jitter or int(self.t / self.step_s + 1e-6) > int((self.t - self.dt) / self.step_s + 1e-6):
             self._train()
         for node in list(self.nodes.values()):
             self._node_turn(node)
@@ -493,7 +498,9 @@ class World:
         if len(ranks) < len(self.names) * self.per_node:
             return
         able = [rank for rank in ranks if rank.alive and not rank.hangs and not rank.busy and rank.process is Process.RUNNING]
-        if len(able) < len(ranks) and not self.apart:
+        if self.jitter is not None:
+            able = self._in_turn(ranks, able, self.jitter)
+        elif len(able) < len(ranks) and not self.apart:
             return
         for rank in able:
             if rank.phase is Phase.SHUTDOWN:
@@ -510,6 +517,14 @@ class World:
         step_now = self.base + ranks[0].beats
         if step_now % self.save_every == 0 and all(rank.alive for rank in ranks):
             self.saved = max(self.saved, step_now)
+
+    def _in_turn(self, ranks: list[Rank], able: list[Rank], jitter: Random) -> list[Rank]:
+        """Those whose step is through now: nobody is through step k before everybody else is in it."""
+        met = [rank for rank in able if all(o.beats > rank.beats or (o.beats == rank.beats and not o.busy) for o in ranks)]
+        through = [rank for rank in met if self.t >= rank.step_t]
+        for rank in through:
+            rank.step_t = self.t + self.step_s * jitter.uniform(0.7, 1.3)
+        return through
 
     # A rank's part of "save at beat N" (worker/rank.py has the real one) ---------------------------------------------------
 

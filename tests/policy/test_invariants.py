@@ -64,7 +64,7 @@ def disturbed(strikes: list[tuple[str, int, int, int]], actions: list[tuple[int,
     return world
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STRIKES, ACTIONS, SCRIPTS)
 def test_every_run_ends_and_the_log_replays(strikes: list[tuple[str, int, int, int]], actions: list[tuple[int, str]], script: str) -> None:
     """World checks by itself: never a Launch while something of the old attempt lives, never a COMMIT before every rank has agreed."""
@@ -117,7 +117,7 @@ def test_a_requeue_is_not_asked_again_once_it_shows(actions: list[tuple[int, str
     assert len(world.requeues) <= world.restarts
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     ACTIONS,
     st.sampled_from(["asks", "goes on", "exits"]),
