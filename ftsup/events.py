@@ -110,7 +110,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Monotonic time on its own node: orders faults of one node only."""
     kind: Kind | None = None
     line: str = ""
-    """The line of a file that told of it, before or instead of the rank's own end (capped)."""
+    """The line of a file that told of it (capped)."""
+    alive: bool = False
+    """Only such words are known: the rank itself may still be there."""
 
 
 class Ears(Enum):

@@ -133,6 +133,7 @@ class ErrorFiles:
             kind=row.kind,
             error=row.says.format(**said)[:TEXT_CAP],
             line=text.strip()[:TEXT_CAP],
+            alive=True,
             quiet_s=int(said.get("quiet_ms") or 0) / 1000,
             limit_s=int(said.get("limit_ms") or 0) / 1000,
         )
@@ -165,4 +166,4 @@ def _elastic_fault(data: bytes, node: str, rank: int) -> Fault | None:
     where = f"{Path(own[-1][0]).name}:{own[-1][1]} in {own[-1][2]}" if own else ""
     first = message.strip().partition("\n")[0][:TEXT_CAP]
     how, kind, error = faults.classify(message, first)
-    return Fault(how=how, node=node, rank=rank, kind=kind, error=error, where=where, line=first)
+    return Fault(how=how, node=node, rank=rank, kind=kind, error=error, where=where, line=first, alive=True)

@@ -25,7 +25,7 @@ from ftsup.events import Fault, How, Kind, LeaderEvent, LeaderOrder
 from ftsup.policy import ending
 from ftsup.policy import save as saving
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
-from ftsup.policy.reports import explained, has_ended
+from ftsup.policy.reports import explained
 from ftsup.policy.rules import HangMode, Rules
 from ftsup.policy.state import Out, Stage, State
 
@@ -468,7 +468,7 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
             return _open_at_end(state, event.t, rules)
         return ending.close(state, ending.finished(), event.t)
     if state.stage is Stage.STOP:
-        known = {(fault.node, fault.rank) for fault in state.faults if fault.how not in HANGS and has_ended(fault)}
+        known = {(fault.node, fault.rank) for fault in state.faults if fault.how not in HANGS and not fault.alive}
         bad = tuple(fault for fault in bad if fault.rank is None or (fault.node, fault.rank) in known)  # the others: our stop did it
     elif not bad and not state.faults and not stuck:
         bad = (Fault(how=How.TORCHRUN, node=event.node, code=event.code),)
@@ -510,10 +510,10 @@ def _merge(state: State, faults: tuple[Fault, ...]) -> State:
 
 def _both(old: Fault, new: Fault) -> Fault:
     """One rank, two reports: an end outranks a standstill; a stack says what a standstill is; empty fields are filled."""
-    if not has_ended(old) and new.how not in HANGS and not new.line:
+    if old.alive and new.how not in HANGS and not new.alive:
         return explained(replace(new, step=old.step if new.step is None else new.step, phase=new.phase or old.phase), old)
     how = old.how
-    if old.how in HANGS and not has_ended(new):  # words about a rank that stands still: only a collective's time-out says why
+    if old.how in HANGS and new.alive:  # words about a rank that stands still: only a collective's time-out says why
         how = How.WAITING if old.how is How.QUIET and new.kind is Kind.NCCL_TIMEOUT else old.how
     elif old.how in HANGS and (new.how not in HANGS or (old.how is How.QUIET and new.how is How.WAITING)):
         how = new.how

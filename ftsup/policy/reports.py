@@ -92,8 +92,3 @@ def explained(end: Fault, report: Fault) -> Fault:
         quiet_s=end.quiet_s or report.quiet_s,
         limit_s=end.limit_s or report.limit_s,
     )
-
-
-def has_ended(fault: Fault) -> bool:
-    """Whether the rank is known to have ended; else there are only words of it."""
-    return not fault.line or bool(fault.signal) or fault.code is not None

@@ -34,7 +34,7 @@ ECC = Fault(how=How.DEVICE, node="", kind=Kind.CUDA, error="CUDA error: uncorrec
 def say(world: World, rank: int, fault: Fault, acts: Acts = Acts.AT_ONCE, *, name: str = "x") -> None:
     """A rank's file says it now."""
     node = world.nodes[world.names[rank // world.per_node]]
-    report = Report(fault=replace(fault, node=node.name, rank=rank), acts=acts, name=name)
+    report = Report(fault=replace(fault, node=node.name, rank=rank, alive=True), acts=acts, name=name)
     world._happen(node, noding.Heard(t=world.t, reports=(report,)))  # noqa: SLF001 - the world's way into a node's machine
 
 
