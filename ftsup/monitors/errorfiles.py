@@ -27,6 +27,7 @@ TEXT_CAP = 500
 _BEFORE, _AFTER = 1024, 3072
 """What is looked at of a longer line, around what was found in it."""
 _NEEDLES = tuple(dict.fromkeys(row.needle.encode() for row in LINES))
+_PLACES = {row.name: place for place, row in enumerate(LINES)}
 _ENDS = re.compile(rb"[\r\n]+")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -101,14 +102,14 @@ class ErrorFiles:
         self._told: set[int] = set()
 
     def look(self, *, final: bool = False) -> tuple[Report, ...]:
-        """What is new, the last of each kind and rank. `final`: nobody writes any more."""
+        """What is new, the last of each kind and rank, in the order of the table. `final`: nobody writes any more."""
         found: dict[tuple[int | None, str], Report] = {}
         for follower, rank in self._logs:
             for report in self._reports(follower.read(final=final), rank):
                 found[report.fault.rank, report.name] = report
         for report in self._elastic_reports():
             found[report.fault.rank, report.name] = report
-        return tuple(found.values())
+        return tuple(sorted(found.values(), key=lambda report: _PLACES.get(report.name, len(_PLACES))))
 
     def _reports(self, data: bytes, rank: int | None) -> Iterator[Report]:
         if not data or not any(needle in data for needle in _NEEDLES):

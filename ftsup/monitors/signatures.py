@@ -66,6 +66,7 @@ _XIDS = "48|62|63|64|74|79|92|94|95|109|110|119|120|140"
 """Xids of hardware and firmware; the others (13, 31, 43, 45) are mostly the script's."""
 
 LINES: tuple[Signature, ...] = (
+    # from the most telling to the least, where one event prints several
     # torch's watchdog ends its process, which may take minutes (its heartbeat monitor waits 8) or never succeed
     Signature("watchdog timeout", Kind.NCCL_TIMEOUT, How.PEER, _ONCE, "Watchdog caught",
               _TORCH + _TIMEOUT, _TIMED_OUT),
@@ -79,11 +80,11 @@ LINES: tuple[Signature, ...] = (
               _WATCHDOG + r"(?P<text>CUDA error: .+)"),
     Signature("watchdog ends", Kind.NCCL_ERROR, How.PEER, _ONCE, "watchdog thread term",
               _WATCHDOG + r"(?P<text>.+)"),
+    Signature("heartbeat monitor ends", Kind.NCCL_TIMEOUT, How.PEER, _ONCE, "Terminating the process after",
+              _TORCH + r"Terminating the process after attempting to dump debug info, due to (?P<text>.+?)\.?$"),
     Signature("takes the process down", Kind.NCCL_ERROR, How.PEER, _ONCE, "we are taking the entire process down",
               _TORCH + r"(?:Some NCCL operations .*)?To avoid (?:data|this) inconsistency, we are taking",
               "NCCL operations failed or timed out"),
-    Signature("heartbeat monitor ends", Kind.NCCL_TIMEOUT, How.PEER, _ONCE, "Terminating the process after",
-              _TORCH + r"Terminating the process after attempting to dump debug info, due to (?P<text>.+?)\.?$"),
     Signature("watchdog stuck", Kind.NCCL_TIMEOUT, How.PEER, _STILL, "watchdog got stuck for",
               _TORCH + r"(?P<text>ProcessGroupNCCL's watchdog got stuck for \d+ seconds)"),
     Signature("asynchronous NCCL error", Kind.NCCL_ERROR, How.PEER, _STILL, "raised the following async exception",

@@ -5,7 +5,7 @@ It lives as long as one attempt. What is done about a report is the policy's aff
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ftsup.events import Fault, How, Kind
@@ -21,11 +21,12 @@ _ORDER = tuple(Acts)
 class Reports:
     """One attempt's."""
 
-    def __init__(self, out: Path, *, node: str, ranks: tuple[int, ...]) -> None:
+    def __init__(self, out: Path, *, node: str, ranks: tuple[int, ...], oom_kills: Callable[[], int] = memory.oom_kills) -> None:
         self.node = node
         self._files = ErrorFiles(out, node=node, ranks=ranks)
         self._recent: dict[tuple[int | None, str], tuple[float, Report]] = {}
-        self._killed = memory.oom_kills()
+        self._oom_kills = oom_kills
+        self._killed = oom_kills()
 
     def look(self, now: float, *, final: bool = False) -> tuple[Report, ...]:
         """What is new."""
@@ -47,7 +48,7 @@ class Reports:
                 told = explained(end, report.fault)
                 if told is not end:
                     return told
-        if end.how is How.SIGNAL and end.signal == "SIGKILL" and memory.oom_kills() > self._killed:
+        if end.how is How.SIGNAL and end.signal == "SIGKILL" and self._oom_kills() > self._killed:
             return explained(
                 end, Fault(how=How.SIGNAL, node=self.node, kind=Kind.HOST_MEMORY, error="out of host memory (the kernel's OOM killer)")
             )
