@@ -135,7 +135,7 @@ def test_a_line_is_told_with_rank_kind_and_times(files: ErrorFiles, out: Path) -
 def test_nccl_files_and_torchruns_output_are_read_too(files: ErrorFiles, out: Path) -> None:
     (out / "nccl.2").write_text("\nnode2:1:2 [3] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n3<5>\n")
     (out / "torchrun.err").write_text(f"{TIMEOUT}\nslurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n")
-    assert names(files.look()) == [(2, "peer closed"), (3, "watchdog timeout"), (None, "OOM killer, as Slurm says")]
+    assert names(files.look()) == [(3, "watchdog timeout"), (2, "peer closed"), (None, "OOM killer, as Slurm says")]
 
 
 def test_a_rank_that_quotes_another_is_not_believed(files: ErrorFiles, out: Path) -> None:
