@@ -67,6 +67,7 @@ BROAD = {  # broad excepts beside every program's own main: around what must nev
     "cli/__init__.py:run",  # the program's last line: what main exits with
     "worker/torchhook.py:found",  # a version of torch that is not as we know it must not stop the import of it
     "worker/record.py:_text",  # str() of the script's own exception
+    "worker/shim.py:excepthook",  # an excepthook of the script's that fails: Python shows both errors, and so do we
     "worker/shim.py:_end",  # the record must not change how the script ended
 }
 

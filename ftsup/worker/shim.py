@@ -18,14 +18,14 @@ TYPE_CHECKING = False  # what follows would take longer to import than all the r
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import CodeType, ModuleType, TracebackType
+    from types import CodeType, FrameType, ModuleType, TracebackType
     from typing import Any
 
     from .rank import Rank
 
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
-_OURS = os.path.dirname(__file__) + os.sep
+_RUNPY = os.path.join(os.path.dirname(os.__file__), "runpy.py")
 
 
 class CannotStart(SystemExit):
@@ -248,18 +248,26 @@ def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None
 
 def _strip(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the script's first frame on."""
-    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+    while trace is not None and _is_ours(trace.tb_frame):
         trace = trace.tb_next
     return trace
 
 
-def _is_ours(file: str) -> bool:
-    return file.startswith((_OURS, "<frozen runpy>", "<frozen importlib")) or file.endswith(f"{os.sep}runpy.py")
+def _is_ours(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return frame.f_globals.get("__package__") == __package__ or file.startswith(("<frozen runpy>", "<frozen importlib")) or file == _RUNPY
 
 
 def _without_our_frames(hook: Callable[..., Any]) -> Callable[..., None]:
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         trace = sys.last_traceback = _strip(trace)
-        hook(kind, error.with_traceback(trace), trace)
+        try:
+            hook(kind, error.with_traceback(trace), trace)
+        except Exception as second:  # noqa: BLE001 - Python's own answer to a hook that fails, which would show our frames
+            sys.stderr.write("Error in sys.excepthook:\n")
+            shown = _strip(second.__traceback__)
+            sys.__excepthook__(type(second), second.with_traceback(shown), shown)
+            sys.stderr.write("\nOriginal exception was:\n")
+            sys.__excepthook__(kind, error, trace)
 
     return excepthook
