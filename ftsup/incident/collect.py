@@ -80,6 +80,7 @@ def collect(job: Job) -> list[Fault]:
     for rank, sight in sights.items():
         _copy(Path("/proc") / str(sight.pid) / "status", folder / f"status.{rank}.txt", LOG_CAP)
         _copy(places.out_path(Path(job.out), rank), folder / f"log.{rank}.txt", LOG_CAP)
+        _copy(places.nccl_path(Path(job.out), rank), folder / f"nccl.{rank}.txt", LOG_CAP)
         _copy(places.exit_path(beats, rank), folder / f"exit.{rank}.json", LOG_CAP)
     for name in ("torchrun.out", "torchrun.err"):
         _copy(Path(job.out) / name, folder / f"{name}.txt", LOG_CAP)

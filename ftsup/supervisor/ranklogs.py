@@ -4,7 +4,7 @@
     RUN/logs/<epoch>/<node>.log.tail.old    the tail: the last 24 to 48 MiB, in two parts
     RUN/logs/<epoch>/<node>.log.tail
 
-Each line carries who printed it: `[rank 3] ...`, `[torchrun] ...`. How far it is, is remembered on the local disk, so that another
+Each line carries who printed it: `[rank 3] ...` (NCCL's warnings, which have a file of their own, too), `[torchrun] ...`. How far it is, is remembered on the local disk, so that another
 clerk goes on without a repetition. What was brought over is given back to the local disk by punching a hole.
 """
 
@@ -72,7 +72,7 @@ def bring(out: Path, target: Path, *, final: bool = False, caps: Caps | None = N
 
 def _speaker(name: str) -> str | None:
     stem, _, rest = name.partition(".")
-    if stem == "out" and rest.isdecimal():
+    if stem in {"out", "nccl"} and rest.isdecimal():
         return f"[rank {rest}] "
     return "[torchrun] " if stem == "torchrun" else None
 

@@ -74,9 +74,11 @@ def node(tmp_path):
 def test_a_rank_that_stands_still_is_shown_with_its_line_and_lives_on(node):
     still = node.start(0, "wait")
     node.until(lambda: node.said(0))
+    (node.out / "nccl.0").write_text("NCCL WARN\n")
     assert collect(node.job()) == [Fault(how=How.QUIET, node="n1", rank=0, phase="start", where="train.py:5 in stand_still")]
     assert "stand_still" in (node.folder / "stacks.0.txt").read_text()
     assert (node.folder / "log.0.txt").read_text() == "here\n"
+    assert (node.folder / "nccl.0.txt").read_text() == "NCCL WARN\n"
     assert "State:" in (node.folder / "status.0.txt").read_text()
     assert still.poll() is None
 

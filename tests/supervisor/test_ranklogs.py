@@ -47,6 +47,14 @@ def test_each_line_carries_its_speaker_and_comes_once(out, target):
     assert target.read_text() == "[torchrun] t\n[rank 0] a\n[rank 0] b\n[rank 10] c\n[rank 0] d\n"
 
 
+def test_what_nccl_says_on_a_rank_is_the_ranks(out, target):
+    say(out, "out.1", "step 1\n")
+    say(out, "nccl.1", "\nn1:1:2 [0] misc/socket.cc:49 NCCL WARN x\n")
+    drain(out, target)
+    assert "[rank 1] n1:1:2 [0] misc/socket.cc:49 NCCL WARN x\n" in all_of(target)
+    assert "[rank 1] step 1\n" in all_of(target)
+
+
 def test_an_unfinished_line_waits_until_its_end_or_ours(out, target):
     say(out, "out.0", "whole\nhal")
     bring(out, target)
