@@ -4,8 +4,9 @@
     RUN/logs/<epoch>/<node>.log.tail.old    the tail: the last 24 to 48 MiB, in two parts
     RUN/logs/<epoch>/<node>.log.tail
 
-Each line carries who printed it: `[rank 3] ...` (NCCL's warnings, which have a file of their own, too), `[torchrun] ...`. How far it is, is remembered on the local disk, so that another
-clerk goes on without a repetition. What was brought over is given back to the local disk by punching a hole.
+Each line carries who printed it: `[rank 3] ...` (NCCL's warnings, which have a file of their own, too), `[torchrun] ...`. How far it
+is, is remembered on the local disk, so that another clerk goes on without a repetition. What was brought over is given back to the
+local disk by punching a hole.
 """
 
 from __future__ import annotations
