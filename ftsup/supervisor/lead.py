@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import zmq
@@ -49,7 +49,7 @@ LEAVE_S = 15.0
 TOLD_LEAVE_S = 5.0
 """The same where Slurm told us to end: KillWait runs."""
 CAREFUL = (ev.Launch, ev.Requeue)
-TO_NODES = (ev.Prepare, ev.Launch, ev.Collect, ev.Stop, ev.Leave)
+TO_NODES = get_args(ev.NodeOrder)
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
