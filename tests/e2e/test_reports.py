@@ -71,10 +71,8 @@ def test_errors_are_found_long_before_the_limit_and_healthy_words_are_only_words
     assert (second.root.how, second.root.kind, second.root.rank) == (How.PEER, Kind.NCCL_ERROR, 0)
     assert [event.fatal for event in run.events(Reported) if event.epoch == Epoch(1, 2)] == [False, True]
 
-    run.until_trains(epoch=Epoch(1, 3))
-    run.finish()
-    assert run.until_over().exit_code == 0
-    assert len(run.incidents()) == 2
+    site.run("scancel", run.job)
+    run.until_over(state=JobState.CANCELLED)
 
 
 @pytest.mark.drill
@@ -100,6 +98,7 @@ time.sleep(3600)
 """
 
 
+@pytest.mark.drill
 def test_a_command_of_the_users_own_is_followed_too(site, folder) -> None:
     (folder / "own.py").write_text(COMMAND)
     run = site.submit(launch="command", command=["python3", "own.py"], resume_args=[], checkpoint={"dir": ""}, hang={"start": "10min"})
