@@ -290,6 +290,7 @@ class Config(Section, frozen=True, kw_only=True):
             stagger_s=self.waits.stagger_s,
             staggers=self.waits.staggers,
             every_s=self.checkpoint.every_s,
+            plain=self.slurm.handlers is Handlers.PLAIN,
             warning_s=float(self.slurm.warning.lead_s),
             can_requeue=self.slurm.requeue is not Requeue.OFF,
             workers_per_node=self.workers,

@@ -405,7 +405,7 @@ def _rank_ended(state: State, event: ev.RankEnded, rules: Rules) -> Change:
         known = event.fault.rank is None or event.fault.rank in state.returned
         state = state if known else replace(state, returned=(*state.returned, event.fault.rank))
         return _open_at_end(state, event.t, rules)
-    if state.stage is Stage.RUN and saving.may_leave(state, event.fault):
+    if state.stage is Stage.RUN and saving.may_leave(state, event.fault, rules):
         return state, ()
     if state.stage in ATTEMPT:
         return _open(_merge(state, (event.fault,)), event.t, rules)

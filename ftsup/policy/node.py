@@ -192,6 +192,10 @@ class Gather(Act, frozen=True, kw_only=True):
     limit_s: float
 
 
+class ForwardWarning(Act, frozen=True, kw_only=True):
+    """Pass the warning signal on to each rank that has a handler for it."""
+
+
 class EndChild(Act, frozen=True, kw_only=True):
     """End the attempt with all that belongs to it."""
 
@@ -230,6 +234,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     save: Votes | None = None
     """The newest save of the attempt."""
+    forwarded: bool = False
+    """The ranks of this attempt got the warning signal itself."""
     code: int | None = None
     ended: tuple[Fault, ...] = ()
     over: ev.AttemptOver | None = None
@@ -319,7 +325,17 @@ def _launch(state: State, order: ev.Launch, _rules: Rules) -> Change:
         watch = Watch(median_s=order.median_s, restart_s=order.restart_s, base_step=order.base_step)
         state = replace(state, stage=Stage.RUNNING, watch=watch, kill_wait_s=order.kill_wait_s)
         state = replace(
-            state, save=None, code=None, ended=(), told=(), told_t=None, alone_t=None, alone_told=False, doubts=(), heard=frozenset()
+            state,
+            save=None,
+            forwarded=False,
+            code=None,
+            ended=(),
+            told=(),
+            told_t=None,
+            alone_t=None,
+            alone_told=False,
+            doubts=(),
+            heard=frozenset(),
         )
         return state, (StartChild(order=order),)
     if order.epoch == state.epoch and state.stage is Stage.RUNNING:
@@ -398,7 +414,8 @@ def _ranks_ended(state: State, happening: RanksEnded, _rules: Rules) -> Change:
 
 def _ended(state: State, fault: Fault) -> Fault:
     """How a rank ended, and where: one that left no word ended at the step of its last beat."""
-    return _at_step(state, voting.left(state.save, fault))
+    saved = state.forwarded and voting.by_itself(fault)
+    return _at_step(state, replace(fault, how=How.SAVED) if saved else voting.left(state.save, fault))
 
 
 def _at_step(state: State, fault: Fault) -> Fault:
@@ -563,7 +580,9 @@ def _was_away(state: State, happening: WasAway, _rules: Rules) -> Change:
 
 def _signal(state: State, happening: Signal, rules: Rules) -> Change:
     if happening.warning:
-        return state, (Tell(event=ev.Warned(node=state.node)),)
+        forward = rules.plain and state.stage is Stage.RUNNING
+        extra: tuple[Act, ...] = (ForwardWarning(),) if forward else ()
+        return replace(state, forwarded=state.forwarded or forward), (Tell(event=ev.Warned(node=state.node)), *extra)
     told = Tell(event=ev.Terminated(node=state.node))
     kill_wait_s = rules.kill_wait_s if state.kill_wait_s is None else state.kill_wait_s
     state, acts = _leave(state, max(min(rules.grace_s, kill_wait_s - rules.kill_margin_s), 0.5))

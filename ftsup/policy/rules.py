@@ -137,6 +137,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     ask_s: float = 300.0
     every_s: float = 1800.0
     """0: saves are asked for only when there is a reason."""
+    plain: bool = False
+    """Ranks get the warning signal itself, whenever it arrives."""
     warning_s: float = 120.0
     kill_wait_s: float = 30.0
     kill_margin_s: float = 2.0

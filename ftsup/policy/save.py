@@ -27,6 +27,8 @@ TRIES = 6
 """Proposals that come too late, each with twice the lead, before a save is given up."""
 DELAY_MAX_S = 5.0
 """A count that took longer was held up once: it says nothing about the next word."""
+VOTE_S = 600.0
+"""Ranks may evaluate first, and those that hang are found; but one that never counts a beat would be waited for without end."""
 YOUNG = 4
 """Beats after which a script that listens at every step is known to listen."""
 LOOK_S = 5.0
@@ -86,7 +88,8 @@ def again(state: State, t: float) -> State:
     """Time that nobody led, or that we were away, is not the nodes' delay."""
     if state.save is None:
         return state
-    return replace(state, save=replace(state.save, since_t=t, deadline_t=None if state.save.deadline_t is None else t + COUNT_S))
+    limit_s = COUNT_S if state.save.stage is Ask.COUNT else VOTE_S
+    return replace(state, save=replace(state.save, since_t=t, deadline_t=None if state.save.deadline_t is None else t + limit_s))
 
 
 # Wanted, and possible -----------------------------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ def _time(state: State, t: float, rules: Rules) -> Change:
         return state, ()
     if not save.waiting:
         return _count(state, save, t)
-    return _failed(state, t, rules, f"no count from {', '.join(save.waiting)}")
+    return _failed(state, t, rules, f"no answer from {', '.join(save.waiting)}")
 
 
 # The two phases -----------------------------------------------------------------------------------------------------------
@@ -177,7 +180,7 @@ def _propose(state: State, save: Save, t: float, rules: Rules) -> Change:
         return _failed(state, t, rules, "not every rank calls asked() or handles the warning signal")
     delay_s = min(t - save.since_t, DELAY_MAX_S)
     lead = (2 + (ceil(3 * delay_s / save.step_s) if save.step_s else 0)) * 2**save.tries
-    save = replace(save, stage=Ask.PROPOSE, waiting=state.nodes, deadline_t=None, beats=save.most + lead)
+    save = replace(save, stage=Ask.PROPOSE, waiting=state.nodes, deadline_t=t + VOTE_S, beats=save.most + lead)
     state = replace(state, save=save)
     return state, orders(state)
 
@@ -193,7 +196,7 @@ def voted(state: State, event: ev.Voted, rules: Rules) -> Change:
         return _count(state, replace(save, tries=save.tries + 1), event.t)
     save = replace(save, waiting=tuple(node for node in save.waiting if node != event.node))
     if not save.waiting:
-        save = replace(save, stage=Ask.COMMIT, waiting=state.nodes)
+        save = replace(save, stage=Ask.COMMIT, waiting=state.nodes, deadline_t=None)
         return replace(state, save=save), orders(replace(state, save=save))
     return replace(state, save=save), ()
 
@@ -228,9 +231,12 @@ def _done(state: State, save: Save, t: float, rules: Rules) -> Change:
     if save.why is Why.EVERY:
         return state, orders
     state = replace(state, answered=True)
-    if rules.can_requeue:
-        return replace(state, look_t=t + LOOK_S), (*orders, ev.AskSlurm())
-    return _nobody_left(state, t, orders)
+    return _look(state, t, orders) if rules.can_requeue else _nobody_left(state, t, rules, orders)
+
+
+def _look(state: State, t: float, orders: tuple[LeaderOrder, ...]) -> Change:
+    """Slurm says whether the end is near; if it does not, it is."""
+    return replace(state, look_t=t + LOOK_S), (*orders, ev.AskSlurm())
 
 
 def _failed(state: State, t: float, rules: Rules, why: str) -> Change:
@@ -244,6 +250,8 @@ def _failed(state: State, t: float, rules: Rules, why: str) -> Change:
     if save.why is Why.STOP:
         return _stop(state, t, f"nothing could be saved on request: {why}", told)
     text = f"warned of the end, and nothing can be saved on request: {why}; up to one checkpoint interval is replayed"
+    if rules.plain:
+        text = f"warned of the end; ranks have the signal itself (slurm.handlers is plain), and no save is asked for: {why}"
     return replace(state, answered=True), (*told, ev.Notify(kind="save", text=text))
 
 
@@ -278,20 +286,21 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     return replace(state, look_t=None, warned=False), (ev.Notify(kind="save", text=text),)
 
 
-def may_leave(state: State, fault: Fault) -> bool:
+def may_leave(state: State, fault: Fault, rules: Rules) -> bool:
     """Whether a rank's end is the answer to the request; torchrun ends those that are slower than the first with TERM."""
-    asked = state.answered or (state.save is not None and state.save.stage is Ask.COMMIT and state.save.why in LEAVES)
+    warned = state.answered or (rules.plain and state.warned)
+    asked = warned or (state.save is not None and state.save.stage is Ask.COMMIT and state.save.why in LEAVES)
     return asked and (fault.how in {How.SAVED, How.RETURNED} or (fault.how is How.SIGNAL and fault.signal == "SIGTERM"))
 
 
 def left(state: State, event: ev.AttemptOver, rules: Rules) -> Change | None:
     """All of a node left because they were asked; None: it is another end."""
     saved = [fault for fault in event.ended if fault.how is How.SAVED]
-    if not saved or event.left or not all(may_leave(state, fault) for fault in event.ended):
+    if not saved or event.left or not all(may_leave(state, fault, rules) for fault in event.ended):
         return None
     state = replace(state, over=(*state.over, event.node))
-    if state.save is None:
-        return _nobody_left(state, event.t, ())
+    if state.save is None or state.save.stage is not Ask.COMMIT:
+        return _nobody_left(state, event.t, rules, ())
     steps = [fault.step for fault in saved]
     known = [step for step in steps if step is not None]
     cut = tuple(fault.rank for fault in event.ended if fault.how is How.SIGNAL and fault.rank is not None)
@@ -300,10 +309,12 @@ def left(state: State, event: ev.AttemptOver, rules: Rules) -> Change | None:
     return save_over(state, over, rules)
 
 
-def _nobody_left(state: State, t: float, orders: tuple[LeaderOrder, ...]) -> Change:
+def _nobody_left(state: State, t: float, rules: Rules, orders: tuple[LeaderOrder, ...]) -> Change:
     """Every rank has saved and left; where Slurm is still asked, or has said that the end is far, that says what follows."""
     if len(state.over) < len(state.nodes) or state.look_t is not None or not state.warned:
         return state, orders
+    if rules.can_requeue:
+        return _look(state, t, orders)
     reason = f"the ranks saved{_at(state.saved_step)} and left, and slurm.requeue is off"
     state, more = ending.close(state, Verdict(kind=VerdictKind.STOP, reason=reason, rule="time limit"), t)
     return state, orders + more

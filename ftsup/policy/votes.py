@@ -189,6 +189,9 @@ def _saved(taken: Taken, beat: Beat | None) -> int | None:
 def left(votes: Votes | None, fault: Fault) -> Fault:
     """How a rank ended, now that it may have done so because it was asked: not by an exception or a signal, and not after it went on."""
     taken = votes.taken.get(-1 if fault.rank is None else fault.rank) if votes else None
-    if taken is None or taken.on or fault.how not in {How.RETURNED, How.EXIT}:
-        return fault
-    return replace(fault, how=How.SAVED, step=taken.step)
+    return replace(fault, how=How.SAVED, step=taken.step) if taken is not None and not taken.on and by_itself(fault) else fault
+
+
+def by_itself(fault: Fault) -> bool:
+    """It chose to end: not by an exception, not by a signal (os._exit shows as one without a name at first)."""
+    return fault.how in {How.RETURNED, How.EXIT} or (fault.how is How.SIGNAL and not fault.signal)

@@ -372,6 +372,23 @@ class NodeSupervisor:
             with contextlib.suppress(OSError):
                 beatfile.ask(path, beats=order.beats, word=WORDS[order.ask], handlers=order.handlers)
 
+    def _forward_warning(self, _act: machine.ForwardWarning, now: float) -> None:
+        """Under linuxproc Slurm has sent it to every process itself: a second one would come in the middle of the save."""
+
+        number = launch.warning(self.config)
+
+        def said(done: proc.Done) -> list[Happening]:
+            with contextlib.suppress(SlurmError):
+                if "linuxproc" in call.decode(done.out).get("ProctrackType", ""):
+                    return []
+            for sight in heartbeat.sights(self._beats()).values():
+                process = procs.look(sight.pid) if sight.pid else None
+                if process is not None and process.started == sight.started and procs.catches(sight.pid, number):
+                    procs.strike(process, number)
+            return []
+
+        self.calls.start(call.argv("config"), now=now, limit_s=SLURM_S, then=said, env=self.place.environ, cwd=self.local.root)
+
     def _gather(self, act: machine.Gather, now: float) -> None:
         folder = self.local.root / "incidents" / str(act.incident)
         job = Evidence(node=self.place.node, epoch=str(act.epoch), beats=str(self._beats()), out=str(self._out()), folder=str(folder))
@@ -517,6 +534,7 @@ ACTS: dict[type, Callable[[NodeSupervisor, Any, float], None]] = {
     machine.FindPort: NodeSupervisor._find_port,  # noqa: SLF001
     machine.StartChild: NodeSupervisor._start_child,  # noqa: SLF001
     machine.TellRanks: NodeSupervisor._tell_ranks,  # noqa: SLF001
+    machine.ForwardWarning: NodeSupervisor._forward_warning,  # noqa: SLF001
     machine.Gather: NodeSupervisor._gather,  # noqa: SLF001
     machine.EndChild: NodeSupervisor._end_child,  # noqa: SLF001
     machine.AskBatchHost: NodeSupervisor._ask_batch_host,  # noqa: SLF001

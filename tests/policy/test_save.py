@@ -386,7 +386,7 @@ def test_a_node_older_than_the_question_does_not_keep_the_leader_waiting() -> No
     world = World(script=ASKS, steps=500).start().ask("stop", seconds=40)
     world.at(39, lambda: setattr(world.nodes["n2"], "delay_s", 1e6)).run(limit_s=200)
     assert world.over is not None
-    assert "no count from n2" in world.over.reason
+    assert "no answer from n2" in world.over.reason
 
 
 def test_observed_hangs_do_not_end_a_save() -> None:
