@@ -37,14 +37,14 @@ class Bench:
         path.write_text(text)
         return path
 
-    def start(self, *argv: str, env: Mapping[str, str] | None = None, **more: object) -> subprocess.Popen:
+    def start(self, *argv: str, env: Mapping[str, str] | None = None, python: str = PYTHON, **more: object) -> subprocess.Popen:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("FTSUP_", "COV", "PYTHON"))}
         clean |= {"PYTHONPATH": str(self.lib), "PYTHONUNBUFFERED": "1", **(env or {})}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-        return subprocess.Popen([PYTHON, *argv], cwd=self.home / "work", env=clean, text=True, **streams)
+        return subprocess.Popen([python, *argv], cwd=self.home / "work", env=clean, text=True, **streams)
 
-    def plain(self, *argv: str, **more: object) -> subprocess.CompletedProcess:
-        return finished(self.start(*argv, **more))
+    def plain(self, *argv: str, limit_s: float = 50, **more: object) -> subprocess.CompletedProcess:
+        return finished(self.start(*argv, **more), limit_s=limit_s)
 
     def start_shim(self, *argv: str, rank: int = 0, env: Mapping[str, str] | None = None, **more: object) -> subprocess.Popen:
         self.beats.mkdir(exist_ok=True)
@@ -65,14 +65,22 @@ class Bench:
         return msgspec.json.decode(path.read_bytes()) if path.exists() else None
 
 
-def finished(process: subprocess.Popen) -> subprocess.CompletedProcess:
-    out, err = process.communicate(timeout=50)
+def finished(process: subprocess.Popen, *, limit_s: float = 50) -> subprocess.CompletedProcess:
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def new(home: Path) -> Bench:
+    shutil.copytree(Path(ftsup.worker.__file__).parent, home / "lib/ftsup_worker", ignore=shutil.ignore_patterns("__pycache__"))
+    (home / "work").mkdir()
+    return Bench(home, home / "lib")
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    lib = tmp_path / "lib"
-    shutil.copytree(Path(ftsup.worker.__file__).parent, lib / "ftsup_worker", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "work").mkdir()
-    return Bench(tmp_path, lib)
+    return new(tmp_path)

@@ -76,24 +76,6 @@ def test_a_torch_that_cannot_be_imported_fails_without_our_frames(bench):
     assert (shim.returncode, shim.stderr) == (1, plain.stderr)
 
 
-def test_both_names_are_one_module_and_any_name_may_come_first(bench):
-    bench.write("ftsup/__init__.py", "")
-    (bench.home / "work/ftsup/worker").symlink_to(bench.lib / "ftsup_worker")
-    bench.write(
-        "train.py",
-        "import ftsup.worker as long, ftsup_worker as short\n"
-        "from ftsup.worker import beatfile, beat\nimport ftsup_worker.beatfile\n"
-        "assert long is short and beatfile is ftsup_worker.beatfile\nimport ftsup\nassert ftsup.worker is short\n"
-        "beat(step=7, phase='step')\n",
-    )
-    assert bench.shim("train.py").stderr == ""
-    assert bench.beat().step == 7
-    bench.write(
-        "plain.py", "import ftsup.worker as long, ftsup_worker as short\nassert long is short and short.asked() is False\nshort.beat()"
-    )
-    assert bench.plain("plain.py").stderr == ""
-
-
 def test_a_forked_child_says_nothing_in_its_parents_name(bench):
     bench.write(
         "train.py",
@@ -114,12 +96,6 @@ def test_without_its_beat_file_the_script_still_runs_and_says_so(bench, damage: 
     run = bench.plain("-m", "ftsup_worker", "train.py", env={"FTSUP_BEATS": str(bench.beats), "RANK": "0"})
     assert (run.returncode, run.stdout) == (0, "on\n")
     assert run.stderr.startswith("ftsup: this rank is not watched: ")
-
-
-def test_outside_a_run_the_script_runs(bench):
-    bench.write("train.py", "import ftsup_worker\nftsup_worker.beat(step=1)\nprint('on')")
-    run = bench.plain("-m", "ftsup_worker", "train.py")
-    assert (run.returncode, run.stdout, run.stderr) == (0, "on\n", "")
 
 
 # The exit record ------------------------------------------------------------------------------------------------------
