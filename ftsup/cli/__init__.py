@@ -22,6 +22,7 @@ COMMANDS = {
     "status": ("ftsup.cli.show", "status", "Show how a run is doing."),
     "logs": ("ftsup.cli.show", "logs", "Show what the ranks print."),
     "list": ("ftsup.cli.show", "list_runs", "List the runs."),
+    "stop": ("ftsup.cli.steer", "stop", "Save where the script can, then end a run."),
     "cancel": ("ftsup.cli.steer", "cancel", "End a run for good."),
     "config": ("ftsup.cli.config", "config", "Check and explain configurations."),
     "demo": ("ftsup.cli.demo", "demo", "Watch a run survive faults on this machine."),

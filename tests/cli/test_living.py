@@ -1,4 +1,4 @@
-"""status, list, logs and cancel as whole commands, on run directories that a real log fills."""
+"""status, list, logs, stop and cancel as whole commands, on run directories that a real log fills."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from ftsup import events as ev
 from ftsup.cli.cluster import Cluster, of_run
 from ftsup.cli.ports import Ports
 from ftsup.cli.show import list_runs, logs, status
-from ftsup.cli.steer import cancel
+from ftsup.cli.steer import cancel, stop
 from ftsup.config import Config, to_json
 from ftsup.errors import RunError, Unavailable
 from ftsup.events import Fault, How
+from ftsup.ports import JobState
 from ftsup.rundir import RunDir
 from ftsup.slurm.fake import FakeSlurm
 from tests.report.leader import BEGAN, NODES, Leader
@@ -400,3 +401,61 @@ def test_a_run_remembers_its_cluster(world, running):
 
 def test_the_wall_clock_of_the_tests_has_a_zone():
     assert BEGAN.tzinfo is timezone.utc
+
+
+# stop ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_stop_leaves_a_request_for_the_leader_and_says_what_will_happen(world, running):
+    said = world.type(stop).stdout
+    assert said.startswith("demo/20260102-030405-00aa will stop: all ranks save at one step")
+    assert "is not requeued" in said
+    (request,) = running.requests.iterdir()
+    assert json.loads(request.read_bytes()) == {"request": "stop", "who": "me"}
+    assert stat.S_IMODE(request.stat().st_mode) == 0o600
+    assert not (running.root / "cancelled").exists()
+    assert world.slurm.show("1").state is JobState.RUNNING
+
+
+def test_stop_of_a_run_that_is_over_says_so_and_touches_nothing(world, leader):
+    finish(leader)
+    run = world.run(leader=leader)
+    assert world.type(stop).stdout == "demo/20260102-030405-00aa is over already: finished (training finished)\n"
+    assert not run.requests.exists()
+    assert world.calls == 0
+
+
+def test_stop_of_a_job_that_waits_or_has_ended_is_refused_in_a_sentence(world):
+    script = world.home / "s"
+    script.write_text("#!/bin/bash\n")
+    run = world.run(jobs=f"{world.slurm.submit(script)}\n")
+    with pytest.raises(RunError, match="has nothing to save: its job 1 is pending") as caught:
+        world.type(stop)
+    assert "ftsup cancel" in caught.value.hint
+    world.slurm.cancel("1")
+    with pytest.raises(RunError, match=r"its job 1 is not running \((CANCELLED|GONE|UNKNOWN)\)"):
+        world.type(stop)
+    assert not run.requests.exists()
+
+
+def test_stop_of_a_run_that_was_never_submitted_or_is_cancelled(world, running):
+    world.type(cancel)
+    with pytest.raises(RunError, match="is cancelled: it ends without a save"):
+        world.type(stop)
+    world.run("other", jobs="")
+    with pytest.raises(RunError, match="never submitted: there is nothing to stop"):
+        world.type(stop, "other")
+
+
+def test_stop_while_slurm_is_away_is_left_to_the_leader(world, running):
+    world.slurm.away = True
+    assert "will stop, if its job runs (Slurm does not answer): " in world.type(stop).stdout
+    assert len(list(running.requests.iterdir())) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_only_the_owner_stops(world, running):
+    os.chown(running.root, 12345, -1)
+    with pytest.raises(RunError, match="only its owner can stop it"):
+        world.type(stop)
+    assert not running.requests.exists()
