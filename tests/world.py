@@ -35,14 +35,15 @@ RULES = Rules(hang=Hang(step_s=20.0, init_s=60.0, first_step_s=60.0, shutdown_s=
 
 HOLD_S = 30.0
 """As the worker's: the most that a rank waits after beat N for a word that does not come."""
-FLAGS = {"deaf": Flag(0), "asks": Flag.ASKS, "goes on": Flag.HANDLES, "exits": Flag.HANDLES}
+FLAGS = {"deaf": Flag(0), "plain": Flag(0), "asks": Flag.ASKS, "goes on": Flag.HANDLES, "exits": Flag.HANDLES}
 
 
 @dataclass
 class Rank:
     """One rank: steps once a second in step with all others, until something strikes it.
 
-    `script`: deaf, asks (calls asked(), saves and goes on), goes on or exits (its handler of the warning saves, and does so).
+    `script`: deaf, asks (calls asked(), saves and goes on), goes on or exits (its handler of the warning saves, and does so), plain
+    (its handler saves and exits, when the signal itself arrives).
     """
 
     rank: int
@@ -454,9 +455,13 @@ class World:
         for act in acts:
             self._act(node, act)
 
-    def _act(self, node: Node, act: Any) -> None:
+    def _act(self, node: Node, act: Any) -> None:  # noqa: C901 - a dispatcher
         if isinstance(act, noding.Tell):
             self._say(node, act.event)
+        elif isinstance(act, noding.ForwardWarning):
+            for rank in node.ranks:
+                if rank.script == "plain" and rank.saving_t is None:
+                    rank.saving_t = self.t + self.save_s + rank.rank
         elif isinstance(act, noding.TellRanks):
             for rank in node.ranks:
                 rank.word = act.order
@@ -542,7 +547,7 @@ class World:
 
     def _take_up(self, rank: Rank, word: ev.AskRanks) -> None:
         rank.held_t = None
-        if rank.script == "asks" or (word.handlers and rank.script != "deaf"):
+        if rank.script == "asks" or (word.handlers and rank.script not in {"deaf", "plain"}):
             assert not rank.took, "a script gets each request once"
             rank.took, rank.saving_t, rank.phase = True, self.t + self.save_s, Phase.CHECKPOINT
             self.saves.setdefault((word.epoch, word.beats), {})[rank.rank] = rank.beats
@@ -562,7 +567,7 @@ class World:
                 self._saved(rank)
 
     def _saved(self, rank: Rank) -> None:
-        if rank.script == "exits":
+        if rank.script in {"exits", "plain"}:
             rank.process = Process.GONE
             how = How.EXIT if self.exit_code else How.RETURNED
             rank.fault = Fault(how=how, node=rank.node, rank=rank.rank, code=self.exit_code)

@@ -374,7 +374,6 @@ class NodeSupervisor:
 
     def _forward_warning(self, _act: machine.ForwardWarning, now: float) -> None:
         """Under linuxproc Slurm has sent it to every process itself: a second one would come in the middle of the save."""
-
         number = launch.warning(self.config)
 
         def said(done: proc.Done) -> list[Happening]:

@@ -193,6 +193,18 @@ def test_slurm_that_is_away_does_not_keep_the_requeue() -> None:
     assert world.t < 1000 + 115
 
 
+@pytest.mark.parametrize("left_s", [120, 4000])
+def test_ranks_that_get_the_signal_itself_leave_one_by_one_and_that_is_no_fault(left_s: int) -> None:
+    world = World(script="plain", steps=150, rules=replace(RULES, plain=True)).start().warn(55)
+    world.limit_t = world.t + left_s
+    world.run()
+    replays(world)
+    assert finished(world)
+    assert world.verdicts() == []
+    assert len(world.requeues) == (left_s == 120)
+    assert len(world.launches) == 2
+
+
 def test_without_requeue_the_script_saves_and_the_run_ends_saved() -> None:
     rules = replace(RULES, can_requeue=False)
     world = good(World(script=EXITS, rules=rules, steps=300).start().limit(150).run())
