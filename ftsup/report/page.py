@@ -52,6 +52,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     phase: str
     saved_step: int | None
+    saving: str
+    """A save that is under way."""
     watched_by: WatchedBy | None
     """What shows that it lives; null while it starts up."""
     quiet_s: float | None
@@ -108,6 +110,7 @@ def page(view: View, *, now: datetime, queue: str = "") -> Page:
         step=min(steps) if live and story.by not in UNPHASED else story.step,
         phase=story.phase,
         saved_step=story.saved_step,
+        saving=str(story.saving or ""),
         watched_by=story.by,
         quiet_s=quiet_s,
         verdict=story.verdict.kind if story.verdict else None,
@@ -185,6 +188,8 @@ def _counters(facts: Page) -> Iterator[str]:
     if facts.watched_by and not facts.stage.over:
         yield f"watched by {facts.watched_by.value}"
     yield f"saved step {facts.saved_step}" if facts.saved_step is not None else "nothing saved yet"
+    if facts.saving and not facts.stage.over:
+        yield facts.saving
 
 
 def _incident_lines(row: Row) -> Iterator[tuple[str, str]]:

@@ -103,6 +103,20 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         return max(0, (self.at_step or self.resumed_step) - self.resumed_step)
 
 
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """A save that was asked for, and is not through."""
+
+    number: int
+    begun: bool = False
+    """Every rank has agreed."""
+    nodes: tuple[str, ...] = ()
+    """Those that are not through."""
+
+    def __str__(self) -> str:
+        where = f" on {', '.join(self.nodes[:3])}{', ...' if len(self.nodes) > 3 else ''}"  # noqa: PLR2004 - a line holds three names
+        return f"saving on request{where}" if self.begun else "a save is asked for"
+
+
 class Story(msgspec.Struct, frozen=True, kw_only=True):
     """A run as its log tells it."""
 
@@ -119,6 +133,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     base_step: int | None = None
     """Where this attempt began."""
     saved_step: int | None = None
+    saving: Saving | None = None
     resumed_path: str | None = None
     began: Moment | None = None
     last: Moment | None = None
@@ -194,6 +209,8 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return _progressed(story, event, now)
         case events.Saved(epoch=epoch, step=step) if epoch == story.epoch:
             return replace(story, saved_step=step)
+        case events.SaveOver() if story.saving is not None and event.save == story.saving.number:
+            return _save_over(story, event, story.saving)
         case events.AttemptOver(epoch=epoch, step=int() as step) if epoch == story.epoch:
             return _reached(story, step)
         case events.Signalled() | events.Terminated():
@@ -206,6 +223,12 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return replace(story, notes=(*story.notes, f"{node}: {text}" if node else text)[-_NOTES:])
         case _:
             return story
+
+
+def _save_over(story: Story, event: events.SaveOver, saving: Saving) -> Story:
+    left = tuple(node for node in saving.nodes if node != event.node)
+    step = story.saved_step if event.step is None else event.step
+    return replace(story, saved_step=step, saving=replace(saving, nodes=left) if left else None)
 
 
 def _reached(story: Story, step: int) -> Story:
@@ -243,14 +266,26 @@ def _order(story: Story, order: events.LeaderOrder, now: Moment) -> Story:
         case events.Launch(epoch=epoch) if epoch != story.epoch:
             story = replace(story, epoch=epoch, attempts=story.attempts + 1, base_step=order.base_step, step=order.base_step)
             return replace(story, phase="", by=None, unphased=None)
+        case events.AskRanks(ask=events.Ask.ABORT):
+            return replace(story, saving=None)
+        case events.AskRanks():
+            return replace(story, saving=_asked(story.saving, order))
         case events.Incident():
-            return _incident(story, order, now)
+            return _incident(replace(story, saving=None), order, now)
         case events.Decide(verdict=verdict):
-            return _decided(story, verdict, now)
+            return _decided(replace(story, saving=None), verdict, now)
         case events.Notify(text=text):
             return replace(story, notes=(*story.notes, text)[-_NOTES:])
         case _:
             return story
+
+
+def _asked(saving: Saving | None, order: events.AskRanks) -> Saving | None:
+    if order.ask is events.Ask.COUNT and order.beats == 0:  # whether anybody listens shows next
+        return saving
+    begun = order.ask is events.Ask.COMMIT
+    known = saving.nodes if saving is not None and (saving.number, saving.begun) == (order.save, begun) else ()
+    return Saving(number=order.save, begun=begun, nodes=known if order.node in known else (*known, order.node))
 
 
 def _incident(story: Story, order: events.Incident, now: Moment) -> Story:

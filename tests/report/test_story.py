@@ -168,3 +168,30 @@ def test_the_end_of_an_attempt_tells_its_last_step() -> None:
         Line(n=5, event=ev.LeaderStarted(job="1", restarts=1, host="n1", pid=1, nodes=("n1",))),
     ]
     assert tell(lines).incidents[0].at_step == 82
+
+
+def test_a_save_on_request_is_seen_from_the_proposal_to_its_end(leader):
+    leader.take(ev.Warned(node="n1"))
+    seen = [str(leader.story.saving)]
+    for node in NODES:
+        leader.take(ev.Counted(node=node, epoch=leader.epoch, save=1, least=5, most=6, ears=ev.Ears.ASKS, step_s=1.0))
+    seen.append(str(leader.story.saving))
+    (beats,) = {order.beats for order in leader.lines[-1].orders}
+    for node in NODES:
+        leader.take(ev.Voted(node=node, epoch=leader.epoch, save=1, beats=beats, ready=True))
+    seen.append(str(leader.story.saving))
+    leader.take(ev.SaveOver(node="n1", epoch=leader.epoch, save=1, step=107))
+    seen.append(str(leader.story.saving))
+    leader.take(ev.SaveOver(node="n2", epoch=leader.epoch, save=1, step=107))
+    seen.append(str(leader.story.saving))
+    assert seen == ["None", "a save is asked for", "saving on request on n1, n2", "saving on request on n2", "None"]
+    assert leader.story.saved_step == 107
+
+
+def test_a_save_that_an_incident_has_overtaken_is_not_under_way(leader):
+    leader.take(ev.Warned(node="n1"))
+    for node in NODES:
+        leader.take(ev.Counted(node=node, epoch=leader.epoch, save=1, least=5, most=6, ears=ev.Ears.ASKS, step_s=1.0))
+    assert leader.story.saving is not None
+    leader.hang()
+    assert leader.story.saving is None
