@@ -50,7 +50,10 @@ def main(argv: Sequence[str], rank: Rank) -> None:
     try:
         _run(argv)
     except BaseException as error:
+        answers = rank.answers
         _end(rank, beats, number, error)
+        if answers and isinstance(error, SystemExit):
+            _end_well(error)
         sys.excepthook = _without_our_frames(sys.excepthook)
         raise
     _end(rank, beats, number, None)
@@ -244,6 +247,16 @@ def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None
             record.tell_torchelastic(os.environ.get("TORCHELASTIC_ERROR_FILE"), facts)
     except Exception as trouble:  # noqa: BLE001 - the program's last line: how the script ended must not change
         _complain(f"no exit record: {trouble}")
+
+
+def _end_well(error: SystemExit) -> None:
+    """A rank that leaves because it was asked to save: one that fails makes torchrun end the others in the middle of their saves.
+
+    What it wanted to leave with stands in its record.
+    """
+    if error.code is not None and not isinstance(error.code, int):
+        sys.stderr.write(f"{error.code}\n")
+    error.code = 0
 
 
 def _strip(trace: TracebackType | None) -> TracebackType | None:

@@ -13,7 +13,7 @@ import os, pathlib, signal, sys, threading, time
 from ftsup_worker import asked, beat, beatfile
 from ftsup_worker.beatfile import Word
 
-FILE = pathlib.Path(os.environ["FTSUP_BEATS"], "beat.0")
+FILE = pathlib.Path(os.environ["FTSUP_BEATS"], "beat." + os.environ["RANK"])
 N = 0
 
 def save_at_next(commit=Word.COMMIT):
@@ -137,7 +137,8 @@ print(beatfile.read(FILE).beats)
     assert run(bench, text).splitlines() == ["True True", "False", "5", "1"]
 
 
-def test_save_and_exit_ends_the_script_as_it_wants(bench):
+def test_save_and_exit_ends_the_script_well_whatever_its_code(bench):
+    """torchrun would end the others in the middle of their saves; the record keeps the code."""
     text = """
 def save_and_exit(number, frame):
     print("saved at", beatfile.read(FILE).beats)
@@ -148,11 +149,25 @@ while True:
 """
     bench.write("train.py", PRELUDE + text)
     done = bench.shim("train.py", env=USR1)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "saved at 2\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "saved at 2\n", "")
     assert Flag.TOOK in bench.beat().flags
     record = bench.record()
     assert record is not None
     assert (record["how"], record["code"]) == ("exit", 3)
+
+
+def test_what_is_said_on_leaving_is_still_said_and_other_ends_are_as_they_were(bench):
+    text = """
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit("enough"))
+save_at_next()
+"""
+    bench.write("train.py", PRELUDE + text)
+    done = bench.shim("train.py", env=USR1)
+    assert (done.returncode, done.stderr) == (0, "enough\n")
+    bench.write("train.py", PRELUDE + "signal.signal(signal.SIGUSR1, lambda *_: None)\nsave_at_next()\nbeat(step=3)\nsys.exit(3)")
+    assert bench.shim("train.py", rank=1, env=USR1).returncode == 3
+    bench.write("train.py", PRELUDE + "signal.signal(signal.SIGUSR1, lambda *_: 1 / 0)\nsave_at_next()")
+    assert bench.shim("train.py", rank=2, env=USR1).returncode == 1
 
 
 def test_a_handler_that_is_set_again_inside_itself(bench):
