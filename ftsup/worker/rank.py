@@ -63,6 +63,7 @@ class Rank:
         self._heard = 0
         """The ask word that needs nothing more from us."""
         self._due = False
+        self._took_at = 0
 
     def join(self, beat_file: Path | str, *, pid: int, started: int, base_step: int | None) -> None:
         """Become the rank of this beat file. `base_step`: the step that training starts from; None when unknown."""
@@ -216,8 +217,18 @@ class Rank:
         if self.handler is None or not handlers or writer.halves[FLAGS] & ASKS:
             self._due = True
         else:
-            writer.flag(TOOK)
+            self._take()
             self.handler()
+
+    def _take(self) -> None:
+        """The script gets the request now."""
+        self._took_at = self.writer.words[BEATS]
+        self.writer.flag(TOOK)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the script's next act is its answer to a request: it got it, and has made no step since."""
+        return bool(self.writer.halves[FLAGS] & TOOK) and self.writer.words[BEATS] == self._took_at
 
     # What a script may call -------------------------------------------------------------------------------------------
 
@@ -256,7 +267,7 @@ class Rank:
         if not self._due:
             return False
         self._due = False
-        self.writer.flag(TOOK)
+        self._take()
         return True
 
 
