@@ -73,3 +73,26 @@ def test_a_warning_is_a_save_on_every_rank_at_one_step_once_and_a_requeue(tmp_pa
         for run in runs.values():
             assert run.until_over().exit_code == 0
             assert run.events(ev.CheckpointPicked)[-1].step == saves(run)[0][1]
+
+
+def test_saves_now_and_then_until_stop_saves_and_ends_the_run_with_success(tmp_path) -> None:
+    """A script that asks, and one that does not listen, beside each other."""
+    with mock_site(tmp_path, nodes=3) as site:
+        asks = submit(site, "asks", "asks", slurm={"nodes": 2}, checkpoint={"every": "2s"})
+        deaf = submit(site, "deaf", "deaf")
+        asks.until(lambda: len(saves(asks)) >= 12)
+        deaf.until_trains()
+        for run in (asks, deaf):
+            assert "will stop: all ranks save at one step" in site.ftsup("stop", cwd=run.work)
+        for run in (asks, deaf):
+            assert run.until_over().exit_code == 0
+            assert run.orders(ev.Requeue) == []
+            assert run.incidents() == [], run.story()
+        found = saves(asks)
+        by_step = {step: sorted(rank for rank, at, _ in found if at == step) for _, step, _ in found}
+        assert all(ranks == [0, 1, 2, 3] for ranks in by_step.values()), by_step
+        assert asks.decision()["reason"].endswith(f", saved at step {max(by_step)}")
+        assert asks.decision()["code"] == 0
+        assert ", nothing could be saved on request: not every rank calls asked()" in deaf.decision()["reason"]
+        assert "stopped" in site.ftsup("status", cwd=asks.work)
+        assert "over already: stopped" in site.ftsup("stop", cwd=asks.work)
