@@ -336,6 +336,15 @@ class Stalled(Event, frozen=True, kw_only=True):
     faults: tuple[Fault, ...]
 
 
+class Busy(Event, frozen=True, kw_only=True):
+    """A rank saves or evaluates since long: others may have to wait for it, and may have its limit. 0: no more."""
+
+    node: str
+    epoch: Epoch
+    phase: str = ""
+    limit_s: float = 0.0
+
+
 class Moving(Event, frozen=True, kw_only=True):
     """A node whose ranks stood still moves again."""
 
@@ -461,14 +470,14 @@ class Noted(Event, frozen=True, kw_only=True):
 
 LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
     LeaderStarted, Tick, Away, NodeUp, NodeSilent, StartFailed, StepEnded, CheckpointPicked, PickFailed, Prepared,
-    Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Stalled, Moving, RankEnded, Reported,
+    Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Busy, Stalled, Moving, RankEnded, Reported,
     Collected, AttemptOver, Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked, Noted,
 ]  # fmt: skip
 
 
 NodeEvent = Union[  # noqa: UP007
-    NodeUp, Prepared, Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Stalled, Moving, RankEnded, Reported,
-    Collected, AttemptOver, Warned, Terminated, Noted,
+    NodeUp, Prepared, Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Busy, Stalled, Moving, RankEnded,
+    Reported, Collected, AttemptOver, Warned, Terminated, Noted,
 ]  # fmt: skip
 """What a node supervisor reports."""
 

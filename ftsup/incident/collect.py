@@ -18,11 +18,15 @@ from ftsup.incident import stacks
 from ftsup.monitors import faults, heartbeat, procs
 from ftsup.monitors.exits import records
 from ftsup.worker import places
+from ftsup.worker.places import STACK_SIGNAL
 
 LOG_CAP = 64 * 1024
 STACK_CAP = 1024 * 1024
 STACK_ROUNDS = 40
 ROUND_S = 0.05
+CHILDREN = 16
+CHILD_ROUNDS = 8
+"""Of each rank so many children are asked, one after another, since they write into the rank's own file, and waited for so long."""
 """A stack is written within milliseconds; a process in state T or D never writes one, so the wait is short."""
 FACTS = ("/proc/loadavg", "/proc/meminfo", "/proc/pressure/io", "/proc/pressure/memory")
 
@@ -39,6 +43,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that are known to stand still."""
 
 
+class ChildFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that a rank forked: a data loader's worker, mostly."""
+
+    pid: int
+    process: str
+    wchan: str = ""
+    where: str = ""
+    works: bool = False
+    """A data loader's worker, and not because it has nothing to do."""
+
+
 class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One rank in `node.json`."""
 
@@ -53,6 +68,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
     waits: bool = False
     stack: bool = False
+    awaits_loader: bool = False
+    children: tuple[ChildFacts, ...] = ()
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +91,8 @@ def collect(job: Job) -> list[Fault]:
     sights = heartbeat.sights(beats)
     texts = _stacks(beats, sights, missing)
     ended = {rank: faults.of_record(record, job.node) for rank, record in records(beats).items()}
-    ranks = tuple(_rank(sight, texts.get(rank, "")) for rank, sight in sights.items())
+    children = _children(beats, sights, texts, folder)
+    ranks = tuple(_rank(sight, texts.get(rank, ""), children.get(rank, ())) for rank, sight in sights.items())
     for rank, text in texts.items():
         (folder / f"stacks.{rank}.txt").write_text(text)
     for rank, sight in sights.items():
@@ -88,18 +106,61 @@ def collect(job: Job) -> list[Fault]:
         node=job.node, epoch=job.epoch, ranks=ranks, facts={path: _text(path) for path in FACTS}, disks=_disks(job), missing=tuple(missing)
     )
     (folder / "node.json").write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1))
-    alive = [
-        _fault(facts, job.node) for facts in ranks if facts.rank not in ended and facts.process != procs.State.GONE.value and facts.where
-    ]
+    alive = [_fault(facts, job.node) for facts in ranks if facts.rank not in ended and _tells(facts)]
     return [fault for fault in ended.values() if fault.how is not How.RETURNED] + alive
 
 
+def _tells(facts: RankFacts) -> bool:
+    return facts.process == procs.State.DISK.value or (facts.process != procs.State.GONE.value and facts.where != "")
+
+
 def _fault(facts: RankFacts, node: str) -> Fault:
-    how = How.WAITING if facts.waits else How.QUIET
-    return Fault(how=how, node=node, rank=facts.rank, step=facts.step, phase=facts.phase, where=facts.where)
+    if facts.process == procs.State.DISK.value:
+        how, error = How.STORAGE, _in_kernel(facts.wchan)
+    else:
+        how, error = How.WAITING if facts.waits else How.QUIET, _awaited(facts)
+    return Fault(how=how, node=node, rank=facts.rank, step=facts.step, phase=facts.phase, error=error, where=facts.where)
 
 
-def _rank(sight: heartbeat.RankSight, text: str) -> RankFacts:
+def _in_kernel(wchan: str) -> str:
+    return "in state D" + (f" at {wchan}" if wchan not in ("", "0") else "")
+
+
+def _awaited(facts: RankFacts) -> str:
+    """Where the data loader's worker stands for which the rank waits."""
+    if not facts.awaits_loader:
+        return ""
+    for child in facts.children:
+        if child.process == procs.State.DISK.value:
+            return f"waits for its data loader's worker {child.pid}, which is {_in_kernel(child.wchan)}"
+        if child.process == procs.State.STOPPED.value:
+            return f"waits for its data loader's worker {child.pid}, which is stopped"
+        if child.works:
+            return f"waits for its data loader's worker {child.pid}, which stands at {child.where}"
+    return "waits for its data loader"
+
+
+def _children(
+    beats: Path, sights: dict[int, heartbeat.RankSight], texts: dict[int, str], folder: Path
+) -> dict[int, tuple[ChildFacts, ...]]:
+    """What the children of those ranks do that do not wait in a collective. Forked ones inherit the rank's handler, and its file."""
+    rows = {rank: procs.below(sights[rank].pid)[:CHILDREN] for rank, text in texts.items() if not stacks.waits(stacks.main_thread(text))}
+    found: dict[int, list[ChildFacts]] = {rank: [] for rank in rows}
+    for turn in range(max(map(len, rows.values()), default=0)):
+        now = {rank: row[turn] for rank, row in rows.items() if turn < len(row)}
+        able = {rank: child for rank, child in now.items() if child.state is procs.State.RUNNING and procs.catches(child.pid, STACK_SIGNAL)}
+        said = _answers(beats, able, rounds=CHILD_ROUNDS)
+        for rank, child in now.items():
+            frames = stacks.main_thread(said.get(rank, ""))
+            if rank in said:
+                (folder / f"stacks.{rank}.{child.pid}.txt").write_text(said[rank])
+            wchan, works = _text(f"/proc/{child.pid}/wchan"), stacks.works_for_loader(frames)
+            facts = ChildFacts(pid=child.pid, process=child.state.value, wchan=wchan, where=stacks.where(frames), works=works)
+            found[rank].append(facts)
+    return {rank: tuple(children) for rank, children in found.items()}
+
+
+def _rank(sight: heartbeat.RankSight, text: str, children: tuple[ChildFacts, ...]) -> RankFacts:
     frames = stacks.main_thread(text)
     return RankFacts(
         rank=sight.rank,
@@ -113,39 +174,48 @@ def _rank(sight: heartbeat.RankSight, text: str) -> RankFacts:
         where=stacks.where(frames),
         waits=stacks.waits(frames),
         stack=bool(frames),
+        awaits_loader=stacks.awaits_loader(frames),
+        children=children,
     )
 
 
 def _stacks(beats: Path, sights: dict[int, heartbeat.RankSight], missing: list[str]) -> dict[int, str]:
     """Ask those ranks that catch the signal, and read what they write; a process without the handler would die of it."""
-    before: dict[int, int] = {}
+    able: dict[int, procs.Process] = {}
     for rank, sight in sights.items():
-        path = places.stacks_path(beats, rank)
         process = procs.look(sight.pid) if sight.pid else None
         if process is None or process.started != sight.started or sight.process is not procs.State.RUNNING:
             missing.append(f"no stack of rank {rank}: its process is {sight.process.value}")
-        elif not procs.catches(sight.pid, places.STACK_SIGNAL):
+        elif not procs.catches(sight.pid, STACK_SIGNAL):
             missing.append(f"no stack of rank {rank}: it has no handler for it yet")
         else:
-            before[rank] = path.stat().st_size if path.exists() else 0
-            procs.strike(process, places.STACK_SIGNAL)
-    found: dict[int, str] = {}
+            able[rank] = process
+    found = _answers(beats, able, rounds=STACK_ROUNDS)
+    missing += [f"no stack of rank {rank}: it did not answer" for rank in able if rank not in found]
+    return found
+
+
+def _answers(beats: Path, asked: dict[int, procs.Process], *, rounds: int) -> dict[int, str]:
+    """What one process a rank writes into the rank's file when it is asked; those that write nothing in time are left out."""
+    paths = {rank: places.stacks_path(beats, rank) for rank in asked}
+    before = {rank: path.stat().st_size if path.exists() else 0 for rank, path in paths.items()}
+    for process in asked.values():
+        procs.strike(process, STACK_SIGNAL)
     sizes = dict(before)
-    for _ in range(STACK_ROUNDS):
+    for _ in range(rounds if asked else 0):
         select.select([], [], [], ROUND_S)
-        grown = {rank: places.stacks_path(beats, rank).stat().st_size for rank in before}
+        grown = {rank: path.stat().st_size for rank, path in paths.items()}
         settled = all(size > before[rank] and size == sizes[rank] for rank, size in grown.items())
         sizes = grown
         if settled:
             break
-    for rank, offset in before.items():
-        with places.stacks_path(beats, rank).open("rb") as file:
-            file.seek(offset)
+    found = {}
+    for rank, path in paths.items():
+        with path.open("rb") as file:
+            file.seek(before[rank])
             text = file.read(STACK_CAP).decode(errors="replace")
         if text:
             found[rank] = text
-        else:
-            missing.append(f"no stack of rank {rank}: it did not answer")
     return found
 
 

@@ -17,6 +17,9 @@ _COLLECTIVE_FILE = re.compile(r"/torch/(distributed/(?!checkpoint/|elastic/)|nn/
 """torch.distributed's calls, FSDP, and DDP, which broadcasts buffers from its own file; a save is not a wait for others."""
 _BACKWARD = "_engine_run_backward"
 """DDP's collectives run inside the backward pass; its Python frame is this one."""
+_LOADER_FILE = re.compile(r"/torch/utils/data/(dataloader|_utils/pin_memory)\.py$")
+_LOADER_LOOP = "_worker_loop"
+_QUEUE_FILE = re.compile(r"/multiprocessing/(queues|connection)\.py$")
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -59,3 +62,22 @@ def waits(frames: list[Frame]) -> bool:
         if not _LIBRARY.search(frame.file):
             return False
     return False
+
+
+def awaits_loader(frames: list[Frame]) -> bool:
+    """It stands in a DataLoader's next, with no code of the user's inside: it waits for a worker process."""
+    for frame in frames:
+        if _LOADER_FILE.search(frame.file):
+            return True
+        if not _LIBRARY.search(frame.file):
+            return False
+    return False
+
+
+def works_for_loader(frames: list[Frame]) -> bool:
+    """A DataLoader's worker that has something to do; else it waits for work, or is some other process."""
+    names = [frame.function for frame in frames]
+    if _LOADER_LOOP not in names:
+        return False
+    inside = frames[: names.index(_LOADER_LOOP)]
+    return bool(inside) and not _QUEUE_FILE.search(inside[-1].file)

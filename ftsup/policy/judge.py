@@ -6,6 +6,7 @@ never refills; an attempt whose progress is unknown spends nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from zlib import crc32
@@ -79,9 +80,15 @@ def _weight(fault: Fault) -> int:
 
 
 def root(faults: Sequence[Fault]) -> Fault:
-    """The fault that most probably began it: the nearest to a cause; then the earliest step; then the first that was told."""
+    """The fault that most probably began it: the nearest to a cause; then the earliest step; then the first that was told.
+
+    Where all only wait for others, the one that waits at another line than the most: it left the loop, or never came to it.
+    """
+    wheres = Counter(fault.where for fault in faults if fault.how is How.WAITING)
     indexed = list(enumerate(faults))
-    first = min(indexed, key=lambda pair: (_weight(pair[1]), _late(pair[1]), pair[0]))[1]
+    first = min(indexed, key=lambda pair: (_weight(pair[1]), _late(pair[1]), wheres[pair[1].where], pair[0]))[1]
+    if first.how is How.WAITING:
+        return first
     return min((f for f in faults if _weight(f) == _weight(first) and f.node == first.node), key=lambda f: (_late(f), f.order_ns))
 
 

@@ -76,7 +76,7 @@ def enter(state: State, stage: Stage, t: float, rules: Rules, *, waiting: tuple[
         Stage.LAUNCH: rules.hello_s,
         Stage.COLLECT: rules.evidence_s + 2,
         Stage.STOP: rules.grace_s + rules.hello_s,
-        Stage.RUN: rules.hang.storage_s if state.held else None,  # a new leader waits for the storage no longer than the old one
+        Stage.RUN: state.held_s or None,  # a new leader waits no longer than the old one
     }.get(stage)
     return replace(state, deadline_t=None if limit_s is None else t + limit_s), orders
 
@@ -132,7 +132,10 @@ def _attempt(state: State, t: float, rules: Rules) -> Change:
         returned=(),
         moved=False,
         unknown=False,
-        held=False,
+        held_s=0.0,
+        busy={},
+        busy_t=None,
+        told=False,
         history=replace(state.history, attempts=state.history.attempts + 1),
     )
     return enter(state, Stage.PICK, t, rules, waiting=())
@@ -193,7 +196,7 @@ def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
     if state.stage is Stage.COLLECT:
         return _answered(replace(state, waiting=()), "", event.t, rules, Stage.STOP)
     if state.stage is Stage.RUN:
-        return _open(replace(state, held=False), event.t, rules)
+        return _hung(replace(state, held_s=0.0), event.t, rules)
     if state.stage is Stage.PICK:
         return _failed_start(state, event.t, rules, "choosing the checkpoint took too long")
     if state.stage in {Stage.GATHER, Stage.PREPARE, Stage.LAUNCH, Stage.STOP}:
@@ -361,9 +364,6 @@ def _learned(state: State, event: ev.Learned, _rules: Rules) -> Change:
 def _stalled(state: State, event: ev.Stalled, rules: Rules) -> Change:
     if event.epoch != state.epoch or event.node in state.over:
         return state, ()
-    if rules.hang.mode is HangMode.OBSERVE:
-        text = "; ".join(describe(fault) for fault in event.faults)
-        return state, (ev.Notify(kind="hang", text=f"{text}. hang.mode is observe: nothing is done"),) if state.stage in ATTEMPT else ()
     state = _merge(state, event.faults)
     if state.stage not in ATTEMPT:
         return state, ()
@@ -371,20 +371,57 @@ def _stalled(state: State, event: ev.Stalled, rules: Rules) -> Change:
     if not acute:
         return _open_at_end(state, event.t, rules)
     if all(fault.how is How.STORAGE for fault in acute):
-        if state.held:
+        if state.held_s:
             return state, ()
         wait_s = max(rules.hang.storage_s - event.faults[0].quiet_s, 0.0)
         text = f"{describe(event.faults[0])}; waiting up to {rules.hang.storage_s:g} s (hang.storage)"
-        return replace(state, held=True, deadline_t=event.t + wait_s), (ev.Notify(kind="storage", text=text),)
-    return _open(state, event.t, rules)
+        state = replace(state, held_s=rules.hang.storage_s, deadline_t=event.t + wait_s)
+        return state, (ev.Notify(kind="storage", text=text),)
+    until_t = _excused(state, acute, event.t)
+    if until_t is not None:
+        return state if state.held_s else replace(state, held_s=until_t - event.t, deadline_t=until_t), ()
+    return _hung(state, event.t, rules)
+
+
+def _excused(state: State, faults: list[Fault], t: float) -> float | None:
+    """Until when those who stand still in training may wait for a rank that is busy, or was a moment ago. None: they may not."""
+    limit_s = max(fault.limit_s for fault in faults)
+    if any(fault.how not in {How.QUIET, How.STORAGE} or fault.phase != "step" for fault in faults):
+        return None
+    if state.busy:
+        patience_s = max(state.busy.values())
+        return t + patience_s if patience_s > limit_s else None
+    return None if state.busy_t is None or t >= state.busy_t + limit_s else state.busy_t + limit_s
+
+
+def _hung(state: State, t: float, rules: Rules) -> Change:
+    """It is a hang: act, or tell it once."""
+    if rules.hang.mode is HangMode.ACT:
+        return _open(state, t, rules)
+    if state.told:
+        return state, ()
+    text = "; ".join(describe(fault) for fault in state.faults)
+    return replace(state, told=True), (ev.Notify(kind="hang", text=f"{text}. hang.mode is observe: nothing is done"),)
+
+
+def _busy(state: State, event: ev.Busy, _rules: Rules) -> Change:
+    """Somebody saves or evaluates, or is through: then those who waited have the time of a step to move again."""
+    if event.epoch != state.epoch or state.stage not in ATTEMPT:
+        return state, ()
+    busy = {node: limit_s for node, limit_s in {**state.busy, event.node: event.limit_s}.items() if limit_s}
+    state = replace(state, busy=busy, busy_t=None if busy else event.t)
+    if busy or not state.held_s or all(fault.how is How.STORAGE for fault in state.faults):
+        return state, ()
+    return replace(state, deadline_t=event.t + max(fault.limit_s for fault in state.faults)), ()
 
 
 def _moving(state: State, event: ev.Moving, _rules: Rules) -> Change:
     if event.epoch != state.epoch or state.stage not in ATTEMPT:
         return state, ()
     faults = tuple(fault for fault in state.faults if fault.node != event.node)
-    if state.held and all(at_end(fault) for fault in faults):
-        state = replace(state, held=False, deadline_t=None)
+    if all(at_end(fault) for fault in faults):
+        deadline_t = None if state.held_s else state.deadline_t
+        state = replace(state, held_s=0.0, told=False, deadline_t=deadline_t)
     return replace(state, faults=faults), ()
 
 
@@ -395,7 +432,7 @@ def _open_at_end(state: State, t: float, rules: Rules) -> Change:
     done = {*state.returned, *(fault.rank for fault in state.faults)}
     of_node = rules.workers_per_node
     open_ranks = {i * of_node + k for i, node in enumerate(state.nodes) if node not in state.over for k in range(of_node)}
-    return _open(state, t, rules) if open_ranks <= done else (state, ())
+    return _hung(state, t, rules) if open_ranks <= done else (state, ())
 
 
 def _rank_ended(state: State, event: ev.RankEnded, rules: Rules) -> Change:
@@ -429,8 +466,9 @@ def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
     if event.epoch != state.epoch or state.stage is not Stage.COLLECT:
         return state, ()
     known = {(fault.node, fault.rank) for fault in state.faults}
-    told = tuple(fault for fault in event.faults if fault.how is not How.QUIET or (fault.node, fault.rank) in known)
-    suspects = tuple(fault for fault in event.faults if fault.how is How.QUIET and (fault.node, fault.rank) not in known)
+    still = {How.QUIET, How.STORAGE}
+    told = tuple(fault for fault in event.faults if fault.how not in still or (fault.node, fault.rank) in known)
+    suspects = tuple(fault for fault in event.faults if fault.how in still and (fault.node, fault.rank) not in known)
     state = replace(state, suspects=state.suspects + suspects)
     return _answered(_merge(state, told), event.node, event.t, rules, Stage.STOP)
 
@@ -529,7 +567,7 @@ def _both(old: Fault, new: Fault) -> Fault:
 
 def _open(state: State, t: float, rules: Rules) -> Change:
     """An incident begins: evidence from every node that still has something of the attempt."""
-    state = replace(state, incident=state.incident + 1, held=False)
+    state = replace(state, incident=state.incident + 1, held_s=0.0)
     begun: LeaderOrder = ev.Incident(number=state.incident, epoch=state.epoch, faults=state.faults)
     waiting = tuple(node for node in state.nodes if node not in state.over)
     if not waiting or state.stage in {Stage.GATHER, Stage.PICK}:
@@ -593,6 +631,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.Voted: saving.voted,
     ev.SaveOver: saving.save_over,
     ev.Learned: _learned,
+    ev.Busy: _busy,
     ev.Stalled: _stalled,
     ev.Moving: _moving,
     ev.RankEnded: _rank_ended,

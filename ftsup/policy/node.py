@@ -501,6 +501,8 @@ def _looked(state: State, happening: Looked, rules: Rules) -> Change:
         tell.append(ev.Saved(node=node, epoch=epoch, step=seen.saved))
     state, progress = _progress(state, happening.t, rules)
     tell += progress
+    if seen.busy:
+        tell.append(_busy(state, rules))
     if seen.stalled:
         tell.append(ev.Stalled(node=node, epoch=epoch, faults=seen.stalled))
     if seen.moving:
@@ -530,6 +532,13 @@ def _heard(state: State, happening: Heard, _rules: Rules) -> Change:
             tell.append(ev.Reported(node=state.node, epoch=state.epoch, fault=_at_step(state, report.fault), fatal=fatal))
         state = replace(state, heard=state.heard | {name})
     return state, tuple(Tell(event=event) for event in tell)
+
+
+def _busy(state: State, rules: Rules) -> ev.Busy:
+    phase = state.watch.busy
+    if phase is None:
+        return ev.Busy(node=state.node, epoch=state.epoch)
+    return ev.Busy(node=state.node, epoch=state.epoch, phase=phase.name.lower(), limit_s=rules.hang.limit_s(phase))
 
 
 def _progress(state: State, t: float, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:

@@ -46,7 +46,8 @@ class Hang(Section, frozen=True, kw_only=True):
     step_s: Annotated[
         Positive | None,
         Meta(
-            description="between two beats of training; left out: the largest of step_floor, step_factor x median step, cost of a restart"
+            description="between two beats of training; left out: the largest of step_floor, step_factor x median step, cost of a "
+            "restart; and first_step's until some steps were measured"
         ),
     ] = None
     step_floor_s: Annotated[
@@ -76,7 +77,7 @@ class Hang(Section, frozen=True, kw_only=True):
 
     def limit_s(self, phase: Phase, *, median_s: float = 0.0, restart_s: float = 0.0) -> float:
         """The limit in force for a phase, given the measured median step and cost of a restart (0: not measured)."""
-        learned_s = max(self.step_floor_s, self.step_factor * median_s, restart_s)
+        learned_s = max(self.step_floor_s, self.step_factor * median_s, restart_s, 0.0 if median_s else self.first_step_s)
         return {
             Phase.START: self.start_s,
             Phase.IMPORT: self.import_s,

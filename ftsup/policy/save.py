@@ -44,8 +44,8 @@ def follow(state: State, t: float, rules: Rules) -> Change:
         if state.stopper and state.stage in NOT_RUNNING:
             return _stop(state, t, "nothing was training", orders)
         return replace(state, save_t=None, look_t=None, answered=state.answered and state.warned), orders
-    if state.stopper and (state.launched_t is not None or state.held or not rules.watched):
-        why = "its ranks wait for storage" if state.held else "nothing could be saved on request"
+    if state.stopper and (state.launched_t is not None or _stored(state) or not rules.watched):
+        why = "its ranks wait for storage" if _stored(state) else "nothing could be saved on request"
         return _stop(state, t, why, orders)
     state, more = _time(_upgrade(state), t, rules)
     orders += more
@@ -103,9 +103,13 @@ def _wanted(state: State, t: float) -> Why | None:
     return Why.EVERY if state.save_t is not None and t >= state.save_t else None
 
 
+def _stored(state: State) -> bool:
+    return state.held_s > 0 and all(fault.how is How.STORAGE for fault in state.faults)
+
+
 def _able(state: State) -> bool:
     """It trains, nothing of it ends, and nothing is wrong."""
-    return state.launched_t is None and not (state.over or state.faults or state.held)
+    return state.launched_t is None and not (state.over or state.faults or state.held_s)
 
 
 def _upgrade(state: State) -> State:

@@ -113,8 +113,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the newest incident of the run."""
     silent: dict[str, int] = {}
     """Node -> how often in a row it was told to be silent."""
-    held: bool = False
-    """All that stand still wait for storage: not a hang yet."""
+    held_s: float = 0.0
+    """So long is waited for those who stand still, since all of them wait for storage, or for a rank that is busy."""
+    busy: dict[str, float] = {}
+    """Node -> the limit of what a rank of it is busy with (saving, evaluating), while others may be waiting for it."""
+    busy_t: float | None = None
+    """When the last of them was through."""
+    told: bool = False
+    """hang.mode is observe, and this hang was told."""
 
     best_step: int = -1
     """The highest step that any attempt is known to have reached."""

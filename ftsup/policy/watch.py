@@ -19,6 +19,8 @@ from ftsup.worker.beatfile import Beat, Flag, Phase
 
 SAMPLES = 31
 """Steps whose times make the median: enough to be robust against a checkpoint or two in between."""
+FEW = 5
+"""Fewer make no median: the second step may compile again, and the one after wait for the data."""
 
 
 class Process(Enum):
@@ -66,6 +68,8 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """When the median was last told."""
     restart_s: float = 0.0
     base_step: int | None = 0
+    busy: Phase | None = None
+    """What was told of those for whom others may be waiting."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +83,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """A step that was reported saved, newly."""
     learned: bool = False
     """The median step moved by more than a quarter."""
+    busy: bool = False
+    """`Watch.busy` is another than before."""
 
 
 def silent(beat: Beat) -> bool:
@@ -127,18 +133,20 @@ def look(watch: Watch, t: float, sights: Mapping[int, Sight], rules: Rules, *, n
     watch = replace(watch, marks=marks, looked_t=t, step_s=(watch.step_s + times)[-SAMPLES:])
     faults = {rank: fault for rank in marks if (fault := _fault(watch, rank, sights[rank], rules, node))}
     watch = replace(watch, marks={rank: replace(mark, stalled=rank in faults) for rank, mark in marks.items()})
-    middle = median(watch.step_s) if watch.step_s else 0.0
+    middle = median(watch.step_s) if len(watch.step_s) >= FEW else 0.0
     due = watch.learned_t is None or t - watch.learned_t >= rules.beats_s  # two kinds of steps in turn: not a line each time
     learned = due and middle > 0 and abs(middle - watch.median_s) > 0.25 * watch.median_s
     if learned:
         watch = replace(watch, learned_t=t)
         watch = replace(watch, median_s=middle)
+    watch = replace(watch, busy=_busy(watch, rules))
     stood = {rank for rank, mark in before.marks.items() if mark.stalled}
     return watch, Seen(
         stalled=tuple(faults.values()) if set(faults) - stood else (),
         moving=bool(stood) and not faults,
         saved=_newly_saved(before, watch),
         learned=learned,
+        busy=watch.busy is not before.busy,
     )
 
 
@@ -229,6 +237,25 @@ def _limit_s(watch: Watch, beat: Beat, rules: Rules) -> float:
 def _no_line(quiet_s: float) -> str:
     minutes = quiet_s >= 120  # noqa: PLR2004 - below two minutes, seconds matter
     return f"no line of output for {quiet_s / 60:.0f} min" if minutes else f"no line of output for {quiet_s:.0f} s"
+
+
+def _busy(watch: Watch, rules: Rules) -> Phase | None:
+    """What a rank of ours does since so long, instead of stepping, that those who wait for it may soon be over a step's limit.
+
+    Activity without steps is evaluation, whether or not it is called so.
+    """
+    t = watch.looked_t or 0.0
+
+    def limit_s(phase: Phase) -> float:
+        return rules.hang.limit_s(phase, median_s=watch.median_s, restart_s=watch.restart_s)
+
+    step_s = limit_s(Phase.STEP)
+    late = [mark for mark in watch.marks.values() if not mark.stalled and t - mark.beats_t >= step_s / 2]
+    phases = {Phase.CHECKPOINT if mark.beat.writing else mark.beat.phase for mark in late} & {Phase.EVALUATION, Phase.CHECKPOINT}
+    if any(mark.beat.phase is Phase.STEP and mark.moved_t - mark.beats_t >= step_s / 2 for mark in late):
+        phases.add(Phase.EVALUATION)
+    longest = max(phases, key=limit_s, default=Phase.STEP)
+    return longest if limit_s(longest) > step_s else None
 
 
 def _newly_saved(before: Watch, after: Watch) -> int | None:

@@ -21,12 +21,21 @@ from ftsup.worker import beatfile, counters, places
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import sys, time
+import ctypes, os, sys, time
 def stand_still():
     print("here", flush=True)
     time.sleep(600)
 if sys.argv[1] == "fail":
     raise ValueError("no such thing")
+if sys.argv[1] == "fork" and os.fork() == 0:
+    time.sleep(600)
+if sys.argv[1] == "spawn":
+    import subprocess
+    subprocess.Popen(["sleep", "600"])
+if sys.argv[1] == "kernel":
+    print("here", flush=True)
+    if ctypes.CDLL(None).vfork() == 0:  # its parent waits in state D until the child ends
+        time.sleep(600)
 stand_still()
 """
 
@@ -136,3 +145,32 @@ def test_long_output_is_cut_to_its_end(node):
     text = (node.folder / "torchrun.err.txt").read_text()
     assert len(text) == 64 * 1024
     assert text.endswith("the end")
+
+
+def test_a_rank_in_state_d_is_shown_with_the_place_in_the_kernel(node):
+    rank = node.start(0, "kernel")
+    node.until(lambda: procs.look(rank.pid).state is procs.State.DISK)
+    (fault,) = collect(node.job())
+    assert (fault.how, fault.rank) == (How.STORAGE, 0)
+    assert fault.error.startswith("in state D")
+    told = json.loads((node.folder / "node.json").read_text())
+    assert told["missing"] == ["no stack of rank 0: its process is disk"]
+
+
+def test_forked_children_of_a_rank_are_shown_as_well(node):
+    """They inherit the rank's handler, and its file."""
+    rank = node.start(0, "fork")
+    node.until(lambda: node.said(0))
+    (child,) = procs.below(rank.pid)
+    assert collect(node.job())[0].where == "train.py:5 in stand_still"
+    assert 'train.py", line 9 in <module>' in (node.folder / f"stacks.0.{child.pid}.txt").read_text()
+    assert procs.look(child.pid) is not None
+
+
+def test_children_without_the_handler_live_on(node):
+    rank = node.start(0, "spawn")
+    node.until(lambda: node.said(0) and procs.below(rank.pid))
+    (child,) = procs.below(rank.pid)
+    collect(node.job())
+    assert procs.look(child.pid) is not None
+    assert not (node.folder / f"stacks.0.{child.pid}.txt").exists()

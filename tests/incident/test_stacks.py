@@ -63,3 +63,44 @@ def test_a_rank_in_a_collective_waits(frame: str) -> None:
 )
 def test_others_do_not_wait(text: str) -> None:
     assert not stacks.waits(stacks.main_thread(text))
+
+
+TORCH = f"{SITE}/torch/utils/data"
+IDLE = dump(
+    '"/usr/lib/python3.11/multiprocessing/connection.py", line 936 in wait',
+    '"/usr/lib/python3.11/multiprocessing/queues.py", line 113 in get',
+    f'"{TORCH}/_utils/worker.py", line 275 in _worker_loop',
+    '"/usr/lib/python3.11/multiprocessing/process.py", line 108 in run',
+)
+BUSY = dump(
+    '"/home/u/data.py", line 12 in __getitem__',
+    f'"{TORCH}/_utils/fetch.py", line 52 in <listcomp>',
+    f'"{TORCH}/_utils/worker.py", line 349 in _worker_loop',
+    '"/home/u/train.py", line 105 in train',
+)
+READING = dump(
+    '"/usr/lib/python3.11/multiprocessing/queues.py", line 113 in get',
+    '"/home/u/data.py", line 12 in __getitem__',
+    f'"{TORCH}/_utils/worker.py", line 349 in _worker_loop',
+)
+NEXT = dump(
+    '"/usr/lib/python3.11/multiprocessing/queues.py", line 113 in get',
+    f'"{TORCH}/dataloader.py", line 1275 in _try_get_data',
+    f'"{TORCH}/dataloader.py", line 741 in __next__',
+    '"/home/u/train.py", line 105 in train',
+)
+WITHOUT_WORKERS = dump(
+    '"/home/u/data.py", line 12 in __getitem__',
+    f'"{TORCH}/_utils/fetch.py", line 52 in fetch',
+    f'"{TORCH}/dataloader.py", line 741 in __next__',
+)
+
+
+@pytest.mark.parametrize("text, works", [(IDLE, False), (BUSY, True), (READING, True), (NEXT, False), (SLEEP, False), ("", False)])
+def test_which_worker_has_something_to_do(text: str, works: bool) -> None:  # noqa: FBT001
+    assert stacks.works_for_loader(stacks.main_thread(text)) is works
+
+
+@pytest.mark.parametrize("text, awaits", [(NEXT, True), (WITHOUT_WORKERS, False), (BUSY, False), (SLEEP, False), ("", False)])
+def test_who_waits_for_a_data_loader(text: str, awaits: bool) -> None:  # noqa: FBT001
+    assert stacks.awaits_loader(stacks.main_thread(text)) is awaits
