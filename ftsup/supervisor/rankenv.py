@@ -60,6 +60,16 @@ NCCL = {
     "NCCL_DEBUG": ("WARN", "NCCL says what went wrong; a higher level of yours stays in your log"),
 }
 """What is set of NCCL's and torch's variables, and why; a name or an old name of it (`OLDER`) in your environment wins."""
+USER = {
+    "USER, LOGNAME, HOME": "from the password database, where a container or `--export=NONE` left them out",
+    "TORCH_EXTENSIONS_DIR": "a folder of the run on the node: a rank killed while it builds leaves a lock there, which is removed before "
+    "each launch",
+    "XDG_CACHE_HOME, TRITON_CACHE_DIR": "a folder of the run on the node, only where the home directory cannot be written",
+    "PYTHONUNBUFFERED": "1: the last lines of a rank that is killed are there",
+    "TORCH_FR_DUMP_TEMP_FILE, NCCL_DEBUG_FILE": "a file a rank on the node's disk; NCCL_DEBUG_FILE only at level WARN",
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "your `grace`",
+}
+"""What else is set where the user has not."""
 OLDER = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "NCCL_ASYNC_ERROR_HANDLING",
     "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
@@ -90,6 +100,17 @@ def environment(
     wanted = launch.variables(order) if config.launch is Launch.COMMAND else {places.RESUME_FROM: order.path or ""}
     env |= {name: value for name, value in wanted.items() if value}
     return env | dict(own)
+
+
+def markdown() -> str:
+    """The tables, as README shows them."""
+    taken = [f"- `{name}`: {why}" for name, why in GOES.items()]
+    given = [f"- `{name}={value}`: {why}" for name, (value, why) in NCCL.items()]
+    given += [f"- {', '.join(f'`{one}`' for one in names.split(', '))}: {what}" for names, what in USER.items()]
+    stays = ", ".join(f"`{name}`" for name in STAYS)
+    return "\n".join(
+        [f"Of Slurm's variables those of the job stay: {stays}. Taken away:", "", *taken, "", "Set where you have not:", "", *given, ""]
+    )
 
 
 def goes(name: str) -> bool:

@@ -146,3 +146,20 @@ def test_a_lock_of_a_killed_build_is_taken_away_and_the_build_stays(tmp_path: Pa
     rankenv.forget_locks(tmp_path)
     assert [path.name for path in build.iterdir()] == ["fused_adam.so"]
     rankenv.forget_locks(tmp_path / "nothing")
+
+
+# README ---------------------------------------------------------------------------------------------------------------
+
+
+def test_readme_shows_the_tables() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    if "Set where you have not:" not in readme:
+        pytest.skip("README does not show what ranks get yet")
+    assert rankenv.markdown() in readme
+
+
+def test_the_tables_say_what_is_set(tmp_path: Path) -> None:
+    said = {name for names in (*rankenv.USER, *rankenv.NCCL) for name in names.split(", ")} | {"PYTHONPATH", "NCCL_DEBUG_FILE"}
+    env = made(rankenv.of_user({"HOME": str(tmp_path / "gone")}, cache=tmp_path)) | made(rankenv.of_user({}, cache=tmp_path))
+    assert {name for name in env if not name.startswith("FTSUP_")} | {"NCCL_DEBUG_FILE"} == said
+    assert all(f"`{name}" in rankenv.markdown() for name in said - {"PYTHONPATH"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -49,11 +50,12 @@ class Bench:
     def start_shim(self, *argv: str, rank: int = 0, env: Mapping[str, str] | None = None, **more: object) -> subprocess.Popen:
         self.beats.mkdir(exist_ok=True)
         beatfile.create(self.beats / f"beat.{rank}")
-        ours = {"FTSUP_BEATS": str(self.beats), "RANK": str(rank), "FTSUP_BASE_STEP": "0", **(env or {})}
+        ours = {"FTSUP_BEATS": str(self.beats), "RANK": str(rank), "FTSUP_BASE_STEP": "0"}
+        ours |= {"FTSUP_WARNING": str(signal.SIGUSR2.value), **(env or {})}
         return self.start(str(self.lib / "ftsup_worker/__main__.py"), *argv, env=ours, **more)
 
-    def shim(self, *argv: str, **more: object) -> subprocess.CompletedProcess:
-        return finished(self.start_shim(*argv, **more))
+    def shim(self, *argv: str, limit_s: float = 50, **more: object) -> subprocess.CompletedProcess:
+        return finished(self.start_shim(*argv, **more), limit_s=limit_s)
 
     def beat(self, rank: int = 0) -> beatfile.Beat:
         beat = beatfile.read(self.beats / f"beat.{rank}")
