@@ -71,7 +71,7 @@ class Follower:
     def _bytes(self) -> bytes:
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
         try:
-            return os.pread(fd, READ_CAP, self.offset) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+            return os.pread(fd, READ_CAP, self.offset)
         finally:
             os.close(fd)
 

@@ -189,6 +189,16 @@ def test_what_was_written_too_fast_is_read_from_its_end(files: ErrorFiles, out: 
     assert names(files.look()) == [(3, "watchdog timeout")]
 
 
+def test_half_a_line_is_not_read_as_a_whole_one(files: ErrorFiles, out: Path) -> None:
+    line = next(text for name, text in told("lines.txt") if name == "peer closed")
+    path = out / "out.3"
+    path.write_text(f"sample: {line}\n")
+    with path.open("a") as file:
+        file.write("x\n" * ((READ_CAP - len(line) - 1) // 2) + "\n" * ((READ_CAP - len(line) - 1) % 2))
+    assert path.read_bytes()[-READ_CAP:].startswith(line.encode())
+    assert files.look() == ()
+
+
 def test_a_hole_that_was_punched_behind_the_reader_does_no_harm(files: ErrorFiles, out: Path) -> None:
     path = out / "out.3"
     path.write_bytes(b"\0" * 8192 + TIMEOUT[:30].encode() + b"\0" * 4096 + TIMEOUT[30:].encode() + b"\n")
@@ -212,7 +222,7 @@ def deleted(path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("change", [replaced, cut, deleted])
 def test_a_file_that_was_replaced_cut_or_deleted_is_read_from_its_start(change, files: ErrorFiles, out: Path) -> None:
-    (out / "out.3").write_text("old\n" * 200)
+    (out / "out.3").write_text("old\n" * (200 if change is cut else 20))
     assert files.look() == ()
     change(out / "out.3", f"{TIMEOUT}\n")
     assert names(files.look()) == [(3, "watchdog timeout")]

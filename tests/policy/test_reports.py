@@ -163,6 +163,25 @@ def test_a_doubtful_word_is_fatal_to_a_rank_that_then_stands_still() -> None:
     assert world.roots()[0].rank == 0
 
 
+def test_a_doubtful_word_gives_a_rank_its_time_from_then_on() -> None:
+    world = World(rules=PATIENT).strike("hang", rank=3, step=25)
+    seconds(until_step(world, 25), 100)
+    say(world, 0, CLOSED, Acts.WHEN_STILL)
+    assert reported(seconds(world, int(RULES.hang.reported_s) - 2), fatal=True) == []
+    assert reported(seconds(world, 4), fatal=True) != []
+
+
+@pytest.mark.parametrize("report,how", [(TIMEOUT, How.WAITING), (CLOSED, How.QUIET), (ECC, How.QUIET)])
+def test_of_a_rank_that_stands_still_only_a_timeout_says_that_it_waits(report: Fault, how: How) -> None:
+    world = World(rules=RULES).strike("hang", rank=3, step=25)
+    world.run(until=lambda: bool(world.state.faults))
+    (quiet,) = [fault for fault in world.state.faults if fault.rank == 0]
+    assert quiet.how is How.QUIET
+    world.tell(ev.Reported(node="n1", epoch=world.state.epoch, fault=replace(report, node="n1", rank=0, alive=True), fatal=True))
+    (told,) = [fault for fault in world.state.faults if fault.rank == 0]
+    assert (told.how, told.error) == (how, report.error)
+
+
 def test_a_doubtful_word_is_forgotten_before_a_later_standstill() -> None:
     world = World(rules=PATIENT, steps=400).strike("hang", rank=3, step=120)
     until_step(world, 20)
