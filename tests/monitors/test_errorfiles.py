@@ -222,7 +222,7 @@ def deleted(path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("change", [replaced, cut, deleted])
 def test_a_file_that_was_replaced_cut_or_deleted_is_read_from_its_start(change, files: ErrorFiles, out: Path) -> None:
-    (out / "out.3").write_text("old\n" * (200 if change is cut else 20))
+    (out / "out.3").write_text("old\n" * (20 if change is replaced else 200))
     assert files.look() == ()
     change(out / "out.3", f"{TIMEOUT}\n")
     assert names(files.look()) == [(3, "watchdog timeout")]
