@@ -63,6 +63,10 @@ ONLY_IN = {  # name as imported or called -> the places that may
     ): ("supervisor/clock.py", "worker/", "mockslurm/", "cli/"),
 }
 LATE = {"torch", "pyslurm"}  # and lazy command groups (cli/), and the worker, which waits for the script's own imports
+GUESTS = {  # what a training script imports to work with a framework that it has
+    "worker/huggingface.py": {"transformers"},
+    "worker/lightning.py": {"lightning", "pytorch_lightning"},
+}
 BROAD = {  # broad excepts beside every program's own main: around what must never raise into training
     "cli/__init__.py:run",  # the program's last line: what main exits with
     "worker/torchhook.py:found",  # a version of torch that is not as we know it must not stop the import of it
@@ -210,7 +214,7 @@ def supply(modules: Iterable[Module]) -> Iterator[str]:
             if root == "ftsup":
                 if worker and not (item.relative and item.target.startswith("ftsup.worker")):
                     yield f"{module.path}:{item.line} imports {item.target}; the worker is copied alone: relative imports of its own only"
-            elif root not in sys.stdlib_module_names | LATE | (set() if worker else REQUIRED):
+            elif root not in sys.stdlib_module_names | LATE | (GUESTS.get(module.path, set()) if worker else REQUIRED):
                 yield f"{module.path}:{item.line} imports {item.target}, which is not a dependency"
 
 
@@ -289,6 +293,7 @@ def test_the_house_keeps_the_rule(rule: Rule, house: list[Module]):
         (lateness, "supervisor/lead.py", "def f():\n    import json"),
         (supply, "config.py", "import requests"),
         (supply, "worker/shim.py", "import psutil"),
+        (supply, "worker/huggingface.py", "import lightning"),
         (supply, "worker/shim.py", "from ftsup.worker import beatfile"),
         (supply, "worker/shim.py", "from ..errors import Exit"),
         (broad, "supervisor/loop.py", "try: f()\nexcept Exception: pass"),

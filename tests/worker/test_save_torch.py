@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
-from collections.abc import Callable
-
 import pytest
 
-from ftsup.worker import beatfile
-from ftsup.worker.beatfile import Beat, Flag, Word
+from ftsup.worker.beatfile import Flag
+from tests.worker.node import Node
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(150)]
 
@@ -69,81 +65,26 @@ dist.destroy_process_group()
 """
 
 
-class Node:
-    """Two ranks under torchrun, and the words of their supervisor."""
-
-    def __init__(self, bench, script: str, *, ranks: int = 2) -> None:
-        bench.write("train.py", script)
-        self.bench, self.ranks, self.out = bench, ranks, bench.home / "out"
-        bench.beats.mkdir()
-        self.out.mkdir()
-        self.files = [bench.beats / f"beat.{rank}" for rank in range(ranks)]
-        for file in self.files:
-            beatfile.create(file)
-        env = {"FTSUP_BEATS": str(bench.beats), "FTSUP_OUT_DIR": str(self.out), "FTSUP_WARNING": "10", "FTSUP_BASE_STEP": "0"}
-        argv = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--max-restarts=0", "--standalone", "-m", "ftsup_worker")
-        self.process: subprocess.Popen = bench.start(*argv, "train.py", env=env | {"OMP_NUM_THREADS": "1"})
-
-    @property
-    def beats(self) -> list[Beat]:
-        found = [beatfile.read(file) for file in self.files]
-        assert None not in found
-        return [beat for beat in found if beat]
-
-    def until(self, seen: Callable[[list[Beat]], bool]) -> None:
-        nap = threading.Event()
-        for _ in range(10_000):
-            if seen(self.beats):
-                return
-            if self.process.poll() is not None:
-                break
-            nap.wait(0.004)
-        self.process.kill()
-        pytest.fail(f"never seen: {self.beats} {self.said()} {self.end()}")
-
-    def say(self, word: Word, n: int, *, handlers: bool) -> None:
-        for file in self.files:
-            beatfile.ask(file, beats=n, word=word, handlers=handlers)
-
-    def save(self, *, handlers: bool) -> int:
-        """Both phases; N."""
-        n = max(beat.beats for beat in self.beats) + 5
-        self.say(Word.PROPOSED, n, handlers=handlers)
-        self.until(lambda beats: all(beat.ack == n for beat in beats))
-        self.say(Word.COMMIT, n, handlers=handlers)
-        return n
-
-    def said(self) -> list[str]:
-        return [path.read_text() for path in sorted(self.out.glob("out.*"))]
-
-    def end(self) -> tuple[int, str]:
-        try:
-            _, err = self.process.communicate(timeout=40)
-        finally:
-            self.process.kill()
-        return self.process.returncode, err
-
-
 def test_ranks_that_ask_save_at_one_step_as_often_as_is_wanted(bench):
-    node = Node(bench, DDP + ASKS)
-    node.until(lambda beats: all(beat.beats > 3 and beat.flags & Flag.ASKS for beat in beats))
     steps = []
-    for _ in range(2):
-        n = node.save(handlers=False)
-        steps.append(n)
-        node.until(lambda beats, n=n: all(beat.beats > n + 2 and beat.flags & Flag.TOOK for beat in beats))
-    bench.write("finish", "")
-    assert node.end()[0] == 0
+    with Node(bench, DDP + ASKS) as node:
+        node.until(lambda beats: all(beat.beats > 3 and beat.flags & Flag.ASKS for beat in beats))
+        for _ in range(2):
+            n = node.save(handlers=False)
+            steps.append(n)
+            node.until(lambda beats, n=n: all(beat.beats > n + 2 and beat.flags & Flag.TOOK for beat in beats))
+        bench.write("finish", "")
+        assert node.end()[0] == 0
     assert node.said() == [f"asked {steps[0]}\nasked {steps[1]}\n"] * 2
 
 
 @pytest.mark.parametrize("script,word", [(SAVES_AND_EXITS, "handler"), (SETS_A_FLAG, "flag")], ids=["saves and exits", "sets a flag"])
 def test_handlers_run_at_one_step_on_every_rank_once(bench, script: str, word: str):
-    node = Node(bench, DDP + script)
-    node.until(lambda beats: all(beat.beats > 3 for beat in beats))
-    assert all(beat.flags == Flag.HANDLES for beat in node.beats)
-    n = node.save(handlers=True)
-    code, err = node.end()
+    with Node(bench, DDP + script) as node:
+        node.until(lambda beats: all(beat.beats > 3 for beat in beats))
+        assert all(beat.flags == Flag.HANDLES for beat in node.beats)
+        n = node.save(handlers=True)
+        code, err = node.end()
     assert (code, node.said()) == (0, [f"{word} {n}\n"] * 2), err
     assert all(beat.flags & Flag.TOOK for beat in node.beats)
 
