@@ -104,6 +104,9 @@ class Rank:
             if self._stride:
                 self.writer.longs[STEP] = self._base
         self.reach(counters.IN_FIRST_STEP)
+        lead = self._lead()
+        if lead is not None and _beats_twice(lead):
+            self._lose_count()
 
     def optimizer_stepped(self, optimizer: object, _args: object = None, _kwargs: object = None) -> None:
         """Torch's hook: an optimizer has stepped. Never raises into training, but for what a signal handler of the script's raises.
@@ -135,6 +138,8 @@ class Rank:
         except TypeError:  # an object of a kind that we do not know: no step is counted
             return
         self.writer.longs[STEP] += self._stride
+        if _beats_twice(optimizer):
+            self._lose_count()
 
     def _other(self, optimizer: object) -> None:
         if id(optimizer) in self._others:
@@ -150,7 +155,7 @@ class Rank:
         self._others.clear()
 
     def _lose_count(self) -> None:
-        """Optimizers do not take turns (five steps of one for each of the other, one after the other): which are the script's steps?"""
+        """Which are the script's steps? Optimizers do not take turns (five steps of one for each of the other), or one beats twice."""
         if self._stride:
             self._stride = 0
             self.writer.longs[STEP] = -1
@@ -274,7 +279,7 @@ class Rank:
 class Inside:
     """A phase for the length of a `with` block; afterwards the one before, unless an optimizer step has moved on."""
 
-    def __init__(self, rank: Rank, phase: Phase) -> None:
+    def __init__(self, rank: Rank, phase: int) -> None:
         self._rank = rank
         self._phase = phase
         self._before = rank.writer.phase
@@ -298,6 +303,12 @@ def phase_named(name: str) -> Phase:
         allowed = ", ".join(phase.name.lower() for phase in Phase)
         message = f"there is no phase {name!r}; allowed: {allowed}"
         raise ValueError(message) from None
+
+
+def _beats_twice(optimizer: object) -> bool:
+    """Its step may be one that calls its parent's, and torch has hung the hook on both: it does once the parent's kind was built too."""
+    hooked = [kind for kind in type(optimizer).__mro__ if getattr(vars(kind).get("step"), "hooked", False)]
+    return len(hooked) > 1
 
 
 def _nobody() -> None:

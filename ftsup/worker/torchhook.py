@@ -26,6 +26,7 @@ WATCHED = frozenset(
         "torch.serialization",
         "torch.distributed.checkpoint.state_dict_saver",
         "safetensors.torch",
+        "transformers.trainer",
         "lightning.fabric.utilities.cloud_io",
         "lightning_fabric.utilities.cloud_io",
     }

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 
+from . import flight
 from .counters import (
     BEATS,
     IN_CHECKPOINT,
@@ -23,6 +24,7 @@ from .counters import (
     PHASE,
     WRITING,
 )  # fmt: skip
+from .rank import Inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,20 +49,20 @@ def optimizers(rank: Rank, module: ModuleType, _background: Background) -> None:
     if register is None:
         return
     rank.reach(IN_INIT)
+    flight.name_for(str(getattr(sys.modules.get("torch"), "__version__", "")))
     register(rank.optimizer_stepped)
     _when_one_is_built(getattr(module, "Optimizer", None), rank.optimizer_built)
 
 
 def _when_one_is_built(optimizer: Any, then: Callable[[], None]) -> None:  # noqa: ANN401 - torch is Any here
-    """Call `then` once, when the first optimizer is made, through a private step of its constructor that cannot fail."""
+    """Call `then` whenever an optimizer is made, through a private step of its constructor that cannot fail."""
     patch: Callable[[object], None] | None = getattr(optimizer, "_patch_step_function", None)
     if patch is None:
         return
 
     def patch_step_function(self: object) -> None:
-        optimizer._patch_step_function = patch  # noqa: SLF001
-        then()
         patch(self)
+        then()
 
     optimizer._patch_step_function = patch_step_function  # noqa: SLF001
 
@@ -121,6 +123,24 @@ class _Evaluations:
             self._rank.batch_taken_without_optimizer()
 
 
+def trainer(rank: Rank, module: ModuleType, _background: Background) -> None:
+    """HF Trainer takes the batches of its evaluations with gradients: they are known by its methods."""
+    kind: Any = getattr(module, "Trainer", None)
+    for name in ("evaluate", "predict"):
+        method = getattr(kind, name, None)
+        if callable(method):
+            setattr(kind, name, _evaluate(rank, method))
+
+
+def _evaluate(rank: Rank, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def evaluating(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever it takes and gives
+        with Inside(rank, IN_EVALUATION):
+            return method(*args, **kwargs)
+
+    return evaluating
+
+
 # Saves ----------------------------------------------------------------------------------------------------------------
 
 
@@ -149,22 +169,20 @@ class Saving:
     """A save, for a `with` block: in the main thread it is the phase "checkpoint", in another one it is in flight in the background."""
 
     def __init__(self, rank: Rank, background: Background) -> None:
-        self._rank = rank
         self._background = background
-        self._before: int | None = None
+        self._inside = Inside(rank, IN_CHECKPOINT) if threading.current_thread() is threading.main_thread() else None
 
     def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = self._rank.writer.halves[PHASE]
-            self._rank.enter(IN_CHECKPOINT)
+        if self._inside:
+            self._inside.__enter__()
         else:
             self._background.more(1)
 
     def __exit__(self, *_: object) -> None:
-        if self._before is None:
+        if self._inside:
+            self._inside.__exit__()
+        else:
             self._background.more(-1)
-        elif self._rank.writer.halves[PHASE] == IN_CHECKPOINT:
-            self._rank.enter(self._before)
 
 
 def saves(*names: str) -> Hang:
@@ -225,6 +243,7 @@ FOUND: dict[str, Hang] = {
     "torch.serialization": saves("save"),
     "torch.distributed.checkpoint.state_dict_saver": dcp,
     "safetensors.torch": saves("save_file"),  # HF Trainer's checkpoints
+    "transformers.trainer": trainer,
     "lightning.fabric.utilities.cloud_io": saves("_atomic_save"),  # Lightning's: torch.save into memory, and then this to the disk
     "lightning_fabric.utilities.cloud_io": saves("_atomic_save"),
 }
