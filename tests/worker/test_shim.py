@@ -324,8 +324,7 @@ def test_under_torchrun_every_rank_speaks_for_itself(bench):
     )
     assert run.returncode == 1
     assert set(exits.records(bench.beats)) == {1}
-    assert [(one.rank, one.code, one.first, one.closed) for one in exits.rank_exits(run.stderr)] == [
-        (1, 1, True, False),
-        (0, -15, False, True),
-    ]
+    told = [(one.rank, one.code, one.first, one.closed) for one in exits.rank_exits(run.stderr)]
+    assert told[0] == (1, 1, True, False)
+    assert told[1:] in ([], [(0, -15, False, True)])  # torch 2.6 does not tell of those that it ended itself
     assert "ValueError: no data" in Path(out, "out.1").read_text()
