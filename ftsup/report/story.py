@@ -218,7 +218,8 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
         case events.CheckpointPicked(path=path):
             return replace(story, resumed_path=path)
         case events.Reported(fault=fault, fatal=False):
-            return replace(story, notes=(*story.notes, describe(fault))[-_NOTES:])
+            who = fault.node if fault.rank is None else f"rank {fault.rank} on {fault.node}"
+            return replace(story, notes=(*story.notes, f"{who}: {fault.error}")[-_NOTES:])
         case events.Noted(node=node, text=text):
             return replace(story, notes=(*story.notes, f"{node}: {text}" if node else text)[-_NOTES:])
         case _:

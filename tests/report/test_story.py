@@ -136,6 +136,13 @@ def test_unknown_steps_stay_unknown(leader):
     assert leader.story.step is None
 
 
+def test_words_that_may_mean_nothing_are_told_and_are_no_incident(leader):
+    fault = Fault(how=How.PEER, node="n1", rank=0, error="InfiniBand: port error of mlx5_1:1", line="x", alive=True)
+    leader.take(ev.Reported(node="n1", epoch=leader.epoch, fault=fault, fatal=False))
+    assert leader.story.notes[-1] == "rank 0 on n1: InfiniBand: port error of mlx5_1:1"
+    assert leader.story.incidents == ()
+
+
 def test_the_story_follows_a_log_line_by_line_and_survives_json(leader):
     leader.hang()
     leader.end_attempt()
