@@ -1,6 +1,6 @@
 """A training script without torch that can save on request, in the way that its argument names; `control/finish` ends it.
 
-asks: asked() in the loop. handler: its own handler of SIGUSR1 saves and exits. flag: its handler sets a flag, at which the loop
+asks: asked() in the loop. handler: its own handler of SIGUSR1 saves and exits with code 3. flag: its handler sets a flag, at which the loop
 saves and goes on. deaf: neither. Each save is a line in `saves`: rank, step, where it happened.
 """
 
@@ -36,7 +36,7 @@ def save(where: str) -> None:
 
 def save_and_exit(_number: int, _frame: object) -> None:
     save("handler")
-    sys.exit(0)
+    sys.exit(3)
 
 
 def set_flag(_number: int, _frame: object) -> None:

@@ -48,11 +48,11 @@ def check_saved(run, where: str) -> int:
     return step
 
 
-@pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
-def test_a_warning_is_a_save_on_every_rank_at_one_step_once_and_a_requeue(tmp_path, proctrack: str) -> None:
-    """Three jobs beside each other, for three kinds of scripts. Nobody dies of the signal, and what saved and left has saved."""
-    with mock_site(tmp_path, nodes=4, proctrack=proctrack) as site:
-        runs = {way: submit(site, way, way, slurm={"nodes": 2 if way == "handler" else 1}) for way in ("asks", "handler", "flag")}
+@pytest.mark.parametrize("proctrack, ways", [("cgroup", ("asks", "handler", "flag")), ("linuxproc", ("handler",))])
+def test_a_warning_is_a_save_on_every_rank_at_one_step_once_and_a_requeue(tmp_path, proctrack: str, ways: tuple[str, ...]) -> None:
+    """Jobs beside each other, for several kinds of scripts. What saved and left, with code 3, has saved."""
+    with mock_site(tmp_path, nodes=len(ways) + 1, proctrack=proctrack) as site:
+        runs = {way: submit(site, way, way, slurm={"nodes": 2 if way == "handler" else 1}) for way in ways}
         for run in runs.values():
             run.until_trains()
             limit(run, LEFT_S)
@@ -65,7 +65,7 @@ def test_a_warning_is_a_save_on_every_rank_at_one_step_once_and_a_requeue(tmp_pa
                     waiting.pop(way)
             return not waiting
 
-        runs["asks"].until(requeued)
+        runs["handler"].until(requeued)
         for way, run in runs.items():
             step = check_saved(run, {"asks": "asked"}.get(way, way))
             assert run.orders(ev.Decide)[0].verdict.reason == f"the time limit is near, and training is saved at step {step}: requeue"
@@ -75,19 +75,24 @@ def test_a_warning_is_a_save_on_every_rank_at_one_step_once_and_a_requeue(tmp_pa
             assert run.events(ev.CheckpointPicked)[-1].step == saves(run)[0][1]
 
 
-def test_saves_now_and_then_until_stop_saves_and_ends_the_run_with_success(tmp_path) -> None:
-    """A script that asks, and one that does not listen, beside each other."""
-    with mock_site(tmp_path, nodes=3) as site:
+def test_saves_now_and_then_at_a_signal_by_hand_and_at_stop_which_ends_the_run_with_success(tmp_path) -> None:
+    """A script that asks, and one that does not listen, beside each other. Under linuxproc every process of a step gets the signal."""
+    with mock_site(tmp_path, nodes=3, proctrack="linuxproc") as site:
         asks = submit(site, "asks", "asks", slurm={"nodes": 2}, checkpoint={"every": "2s"})
         deaf = submit(site, "deaf", "deaf")
-        asks.until(lambda: len(saves(asks)) >= 12)
+        asks.until(lambda: len(saves(asks)) >= 8)
         deaf.until_trains()
+        for run in (asks, deaf):
+            site.run("scancel", "--signal=USR1", run.job)
+        before = {process for run in (asks, deaf) for process in (run.rank(0), run.torchrun(run.events(ev.NodeUp)[0].node), run.leader())}
+        asks.until(lambda: "training goes on" in asks.output())
+        deaf.until(lambda: "nothing can be saved on request" in deaf.output())
+        assert all(process.is_running() for process in before)
         for run in (asks, deaf):
             assert "will stop: all ranks save at one step" in site.ftsup("stop", cwd=run.work)
         for run in (asks, deaf):
             assert run.until_over().exit_code == 0
-            assert run.orders(ev.Requeue) == []
-            assert run.incidents() == [], run.story()
+            assert (run.orders(ev.Requeue), run.incidents(), len(run.launches())) == ([], [], 1), run.story()
         found = saves(asks)
         by_step = {step: sorted(rank for rank, at, _ in found if at == step) for _, step, _ in found}
         assert all(ranks == [0, 1, 2, 3] for ranks in by_step.values()), by_step
@@ -96,3 +101,21 @@ def test_saves_now_and_then_until_stop_saves_and_ends_the_run_with_success(tmp_p
         assert ", nothing could be saved on request: not every rank calls asked()" in deaf.decision()["reason"]
         assert "stopped" in site.ftsup("status", cwd=asks.work)
         assert "over already: stopped" in site.ftsup("stop", cwd=asks.work)
+
+
+@pytest.mark.realslurm
+@pytest.mark.drill
+def test_a_real_warning_is_a_save_and_a_requeue(real) -> None:
+    """Under proctrack/linuxproc, where the signal goes to every process of the step."""
+    run = submit(real, "handler", slurm={"nodes": 2, "mem": "2GiB", "signal": "SIGUSR1@60"}, workers_per_node=1)
+    run.until_trains()
+    minutes = -(-(int(run.show().run_s) + 75) // 60)  # real limits are in minutes, and the warning may come one early
+    real.run("scontrol", "update", f"JobId={run.job}", f"TimeLimit={minutes}")
+    run.until(lambda: run.orders(ev.Requeue), within_s=150)
+    step = check_saved(run, "handler")
+    assert run.events(ev.Warned)
+    assert run.orders(ev.Decide)[0].verdict.reason == f"the time limit is near, and training is saved at step {step}: requeue"
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    assert run.events(ev.CheckpointPicked)[-1].step == step
