@@ -483,7 +483,7 @@ def _accuse(state: State) -> State:
     quiet_s, limit_s = max((fault.quiet_s, fault.limit_s) for fault in waited)
     if any(fault.kind is Kind.NCCL_TIMEOUT for fault in waited):  # stacks tell less there: a rank may wait for a GPU that waits for others
         suspects = [fault for fault in suspects if fault.quiet_s >= quiet_s / 2]
-        if len(suspects) != 1:
+        if len(suspects) != 1 or not quiet_s:
             return state
     return _merge(state, tuple(replace(fault, quiet_s=quiet_s, limit_s=limit_s) for fault in suspects))
 

@@ -91,6 +91,14 @@ def test_a_rank_that_has_only_just_stopped_is_not_what_was_waited_for() -> None:
     assert world.roots()[0].rank == 0
 
 
+def test_a_timeout_that_does_not_say_how_long_accuses_nobody() -> None:
+    world = World(rules=PATIENT).strike("hang", rank=3, step=25)
+    seconds(until_step(world, 25), 10)
+    say(world, 0, replace(TIMEOUT, quiet_s=0.0, limit_s=0.0))
+    world.run(until=lambda: bool(world.roots()))
+    assert world.roots()[0].rank == 0
+
+
 def test_a_process_that_then_aborts_is_one_incident_with_the_reports_words() -> None:
     world = World(rules=PATIENT).strike("hang", rank=3, step=25)
     seconds(until_step(world, 25), 5)
