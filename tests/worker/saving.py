@@ -291,7 +291,9 @@ def signals(plan: Plan, pids: list[int]) -> tuple[Came, list[float]]:
     for _ in range(plan.saves):
         time.sleep(plan.step_s * luck.uniform(5, 10))
         wishes.append(time.monotonic())
-        for pid in pids:
+        for number, pid in enumerate(pids):
+            if number == len(pids) // 2:
+                time.sleep(plan.delay_s)
             os.kill(pid, signal.SIGUSR1)
     time.sleep(plan.step_s * 10)
     return Came(), wishes
