@@ -61,6 +61,20 @@ def test_the_hook_never_raises_into_training(bench):
     assert bench.shim("train.py", str(bench.beats)).stdout.split() == ["IMPORT", "on"]
 
 
+@pytest.mark.parametrize(
+    "version, counts", [("2.6.0", "2000 /o/f."), ("2.8.1+cu128", "2000 /o/f."), ("2.9.0", "None None"), ("2.13.0+cpu", "None None")]
+)
+def test_an_older_torch_finds_the_recorders_variables_under_its_names(bench, version: str, counts: str):
+    with_torch(bench)
+    bench.write("torch/__init__.py", f"__version__ = {version!r}\nfrom .optim.optimizer import Optimizer\n")
+    bench.write(
+        "train.py",
+        "import os, torch\nprint(os.environ.get('TORCH_NCCL_TRACE_BUFFER_SIZE'), os.environ.get('TORCH_NCCL_DEBUG_INFO_TEMP_FILE'))",
+    )
+    set_for_new_ones = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_FR_DUMP_TEMP_FILE": "/o/f."}
+    assert bench.shim("train.py", env=set_for_new_ones).stdout == f"{counts}\n"
+
+
 def test_a_torch_without_the_hook_is_left_alone(bench):
     with_torch(bench)
     bench.write("torch/optim/optimizer.py", "class Optimizer: pass\n")
