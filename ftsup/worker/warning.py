@@ -12,6 +12,7 @@ import _thread
 import os
 
 from .counters import HANDLES
+from .places import STACK_SIGNAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
     Handler = Union[Callable[[int, Union[FrameType, None]], Any], int, None]
 
-CALL_SIGNAL = 42
-"""Brings a call from another thread into the main one; sent only to ourselves. The one after the signal for stacks."""
+CALL_SIGNAL = STACK_SIGNAL + 1
+"""Brings a call from another thread into the main one; sent only to ourselves."""
+_STACKS = (STACK_SIGNAL, _signal.SIGSEGV, _signal.SIGFPE, _signal.SIGABRT, _signal.SIGBUS, _signal.SIGILL)
 _PACKAGE = __name__.rpartition(".")[0] + "."
 
 
@@ -51,6 +53,8 @@ class Kept:
 
     def signal(self, signalnum: int, handler: Handler) -> Handler:
         """Set the action for a signal, as Python's own; the warning's is kept until all ranks are at one beat."""
+        if signalnum in _STACKS and handler == _signal.SIG_DFL == self._get(signalnum):
+            return handler  # frameworks put back what Python knew of every signal, and of faulthandler's it knows nothing
         if signalnum != self._number or not self._ours:
             return self._set(signalnum, handler)
         if not callable(handler) and handler not in (_signal.SIG_DFL, _signal.SIG_IGN):

@@ -212,6 +212,21 @@ print("on")
     assert run(bench, text).splitlines() == ["True True", "on"]
 
 
+def test_who_puts_all_signals_back_leaves_us_the_stacks(bench):
+    """Lightning does so at the end of a fit."""
+    text = """
+def caught(): return [int(line.split()[1], 16) for line in open("/proc/self/status") if line.startswith("SigCgt")][0]
+before = caught()
+found = {number: signal.getsignal(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}}
+signal.signal(signal.SIGUSR1, print)
+for number, handler in found.items():
+    if handler is not None:
+        signal.signal(number, handler)
+print(hex(before & ~caught()), signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL, int(beatfile.read(FILE).flags))
+"""
+    assert run(bench, text) == "0x0 True 0\n"
+
+
 def test_asyncio_hears_it(bench):
     text = """
 import asyncio
