@@ -22,7 +22,7 @@ def warnings(config: Config, *, python: str, one_machine: bool) -> list[str]:
     signal = config.slurm.warning.signal
     if text is not None and config.launch is Launch.COMMAND and _TRAP.search(text):
         found.append(f"{name} traps {signal}, which a shell cannot: it starts with the signal ignored, as do all that it starts")
-    elif text is not None and signal.encode() not in text and not re.search(rb"\basked\s*\(", text):
+    elif text is not None and signal.encode() not in text and not re.search(rb"\basked\s*\(|\bSaveWhenAsked\b", text):
         found.append(
             f"{name} neither handles {signal} nor calls asked(): nothing can be saved on request, "
             "and up to one checkpoint interval is replayed after a requeue"

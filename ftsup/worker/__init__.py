@@ -4,7 +4,9 @@
 
     beat(step=step)                  alive, at this step (without it: counted by torch's optimizer hook)
     with phase("evaluation"): ...    first_step, evaluation, checkpoint: parts with a time limit of their own
-    if asked(): save(); saved(step)  true once when a save is wanted now; save and go on
+    if asked(): save(); saved(step)  true once when a save is wanted now, on every rank at the same step; save and go on
+
+`huggingface.SaveWhenAsked` and `lightning.SaveWhenAsked` are the last line as callbacks of HF Trainer and Lightning.
 
 Outside of a run all of it does nothing. Standard library only, Python >= 3.9, relative imports only: this folder is copied into the run
 directory as `ftsup_worker` (the training environment needs no ftsup), put on PYTHONPATH, and torchrun starts its `__main__.py`.
@@ -17,7 +19,8 @@ What the shim reads from its environment, all set by the node supervisor:
     FTSUP_BASE_STEP     the step that training starts from, counted on by the hook: 0, or the checkpoint's; unset: steps are unknown
     FTSUP_RESUME_FROM   the checkpoint to resume from; not read here: for the script
     FTSUP_MARK          run/job/node/epoch; not read here: the sweep finds processes by it
-    FTSUP_WARNING       number of the signal that Slurm sends before the time limit; the shim finds it ignored
+    FTSUP_WARNING       number of the signal that Slurm sends before the time limit; the shim finds it ignored, and keeps a handler that the
+                        script sets until all ranks are at one step; unset: a handler is Python's own affair
     RANK                torchrun's
 """
 
