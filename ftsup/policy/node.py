@@ -553,7 +553,9 @@ def _progress(state: State, t: float, rules: Rules) -> tuple[State, list[ev.Node
     if not (changed and (due or now not in state.told)) and not (due and state.node_rank == 0 and state.told):
         return state, []
     step_now, beats = watching.steps(state.watch)
-    event = ev.Progressed(node=state.node, epoch=state.epoch, phase=phase.name.lower() if phase else "", step=step_now, beats=beats, by=by)
+    event = ev.Progressed(
+        node=state.node, epoch=state.epoch, phase="" if phase is None else phase.name.lower(), step=step_now, beats=beats, by=by
+    )
     return replace(state, told=(*(one for one in state.told if one != now), now), told_t=t), [event]
 
 

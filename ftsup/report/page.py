@@ -12,6 +12,7 @@ from ftsup.events import VerdictKind, WatchedBy
 from ftsup.report.runs import View
 from ftsup.report.story import UNPHASED, Incident, Stage, Story
 from ftsup.report.words import one_line, short_time
+from ftsup.worker.beatfile import Phase
 
 WIDTH = 80
 SILENT_S = 60.0
@@ -108,7 +109,7 @@ def page(view: View, *, now: datetime, queue: str = "") -> Page:
         epoch=str(story.epoch or ""),
         nodes=story.nodes,
         step=min(steps) if live and story.by not in UNPHASED else story.step,
-        phase=story.phase,
+        phase=_phase(view, story),
         saved_step=story.saved_step,
         saving=str(story.saving or ""),
         watched_by=story.by,
@@ -120,6 +121,13 @@ def page(view: View, *, now: datetime, queue: str = "") -> Page:
         queue=queue,
         notes=view.notes,
     )
+
+
+def _phase(view: View, story: Story) -> str:
+    """Of the slowest rank: as the leader saw it a few seconds ago, else as it was told last."""
+    names = [rank.phase for rank in view.now.ranks.values()] if view.now else []
+    known = [Phase[name.upper()] for name in names if isinstance(name, str) and name.upper() in Phase.__members__]
+    return min(known).name.lower() if known and not story.stage.over and story.by not in UNPHASED else story.phase
 
 
 def _stage(view: View, quiet_s: float | None) -> Stage:
