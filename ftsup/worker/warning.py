@@ -79,7 +79,7 @@ class Kept:
         if _thread.get_ident() == self._main:
             self._raise()
         else:
-            _signal.raise_signal(CALL_SIGNAL)
+            _signal.pthread_kill(self._main, CALL_SIGNAL)
 
     def _called(self, _number: int, _frame: FrameType | None) -> None:
         self._raise()

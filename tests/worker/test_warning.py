@@ -212,6 +212,20 @@ print("on")
     assert run(bench, text).splitlines() == ["True True", "on"]
 
 
+def test_a_script_that_trains_in_a_thread_is_called_while_the_main_one_waits(bench):
+    text = """
+called, done = threading.Event(), threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: called.set())
+def train():
+    save_at_next()
+    print(called.wait(20))
+    done.set()
+threading.Thread(target=train).start()
+done.wait(30)
+"""
+    assert run(bench, text) == "True\n"
+
+
 def test_who_puts_all_signals_back_leaves_us_the_stacks(bench):
     """Lightning does so at the end of a fit."""
     text = """
