@@ -184,6 +184,8 @@ class NodeUp(Event, frozen=True, kw_only=True):
     """The leader's address that it used."""
     held: int = 0
     """A newly started supervisor found its predecessor, this pid, stopped, or well again: nothing is known against the ranks."""
+    left: tuple[str, ...] = ()
+    """What a predecessor left behind on the node and cannot be killed."""
 
 
 class NodeSilent(Event, frozen=True, kw_only=True):

@@ -237,8 +237,10 @@ def _node_up(state: State, event: ev.NodeUp, rules: Rules) -> Change:
     known = state.instances.get(node)
     silent = {n: count for n, count in state.silent.items() if n != node}
     state = replace(state, instances={**state.instances, node: event.instance}, silent=silent, via={**state.via, node: event.via})
+    stuck = _unkillable(event) if known != event.instance else ()
+    state = replace(state, faults=(*state.faults, *stuck))
     if state.stage is Stage.GATHER:
-        return _answered(state, node, event.t, rules, Stage.PICK)
+        return _open(state, event.t, rules) if stuck else _answered(state, node, event.t, rules, Stage.PICK)
     if event.running == state.epoch:
         if state.stage is Stage.LAUNCH:
             return _answered(state, node, event.t, rules, Stage.RUN)
@@ -246,6 +248,10 @@ def _node_up(state: State, event: ev.NodeUp, rules: Rules) -> Change:
     if known is not None and known != event.instance and node not in state.over:
         return _supervisor_died(state, node, event.t, rules)
     return state, tuple(order for order in _orders(state, rules) if getattr(order, "node", "") == node)
+
+
+def _unkillable(event: ev.NodeUp | ev.AttemptOver) -> tuple[Fault, ...]:
+    return tuple(Fault(how=How.UNKILLABLE, node=event.node, error=left) for left in event.left)
 
 
 def _supervisor_died(state: State, node: str, t: float, rules: Rules) -> Change:
@@ -499,7 +505,7 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
     if state.stage is Stage.RUN and (left := saving.left(state, event, rules)):
         return _anew(*left, event.t, rules)
     bad = tuple(fault for fault in event.ended if fault.how is not How.RETURNED)
-    stuck = tuple(Fault(how=How.UNKILLABLE, node=event.node, error=left) for left in event.left)
+    stuck = _unkillable(event)
     state = replace(state, over=(*state.over, event.node))
     if state.stage in ATTEMPT and event.code == 0 and not stuck:
         if len(state.over) < len(state.nodes):

@@ -21,6 +21,8 @@ import msgspec
 
 KILL_LIMIT_S = 30.0
 """What does not die of SIGKILL for so long is said to be unkillable (a GPU's memory takes its time)."""
+SWEEPS = 3
+"""Whoever kills a guard may kill a sweep as well; what was not proven to be gone is worth another one."""
 _GUARD_SLACK_S = 30.0
 _MESSAGE = 262144
 
@@ -34,6 +36,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     mark: str
     out: Path
     err: Path
+    proof: Path | None = None
+    """Where the guard writes that it is through: without it, it was killed itself."""
     ignored: tuple[signal.Signals, ...] = ()
     """Signals that mean nothing to the attempt, from its first instruction on; a program that sets a handler hears them again."""
 
@@ -55,6 +59,8 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
 
     code: int | None = None
     left: tuple[str, ...] = ()
+    unsure: bool = False
+    """The guard was killed, and with it who knew those processes that carry no mark: only a cgroup could find them now."""
     took_s: float = 0.0
     killed: int = 0
     rounds: int = 0
@@ -124,7 +130,8 @@ class Child:
         self._open = True
         self._gone: Gone | None = None
         self._deadline: float | None = None
-        self._sweeping = sweeping
+        self._sweeps = 1 if sweeping else 0
+        self._unsure = False
 
     def fds(self) -> list[int]:
         """What to poll for reading."""
@@ -205,9 +212,10 @@ class Child:
         """The guard is gone: after its work, or before (killed), and then a sweep does it."""
         if self._gone is not None:
             return [self._finish(self._gone)]
-        if self._sweeping:
+        self._unsure = self._unsure or self._sweeps == 0
+        if self._sweeps == SWEEPS:
             return [self._finish(Gone(code=self.code, left=(f"the sweep of {self.mark} was killed",)))]
-        self._sweeping = True
+        self._sweeps += 1
         self._program.close()
         self._program = _sweeper(self.mark)
         self._open = True
@@ -216,10 +224,10 @@ class Child:
 
     def _finish(self, gone: Gone) -> Gone:
         self.close()
-        return gone
+        return msgspec.structs.replace(gone, unsure=gone.unsure or self._unsure)
 
 
-def start(spec: Spec) -> Child:
+def start(spec: Spec, *, kill_limit_s: float = KILL_LIMIT_S) -> Child:
     """Start an attempt. OSError when not even its guard can be started."""
     fields = {
         "argv": spec.argv,
@@ -228,15 +236,16 @@ def start(spec: Spec) -> Child:
         "mark": spec.mark,
         "out": str(spec.out),
         "err": str(spec.err),
+        "proof": str(spec.proof or ""),
         "ignored": spec.ignored,
-        "kill_limit_s": KILL_LIMIT_S,
+        "kill_limit_s": kill_limit_s,
     }
     return Child(_guard(fields), mark=spec.mark)
 
 
-def sweep(mark: str, *, now: float) -> Child:
+def sweep(mark: str, *, now: float, kill_limit_s: float = KILL_LIMIT_S) -> Child:
     """End all that carries the mark, or one below it where it ends with `/`, and prove it: a new supervisor's first act."""
-    child = Child(_sweeper(mark), mark=mark, sweeping=True)
+    child = Child(_sweeper(mark, kill_limit_s), mark=mark, sweeping=True)
     child.stop(grace_s=0.0, now=now)
     return child
 
@@ -247,8 +256,8 @@ def clean(folders: Sequence[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweeper(mark: str) -> Program:
-    return _guard({"mark": mark, "kill_limit_s": KILL_LIMIT_S})
+def _sweeper(mark: str, kill_limit_s: float = KILL_LIMIT_S) -> Program:
+    return _guard({"mark": mark, "kill_limit_s": kill_limit_s})
 
 
 def _guard(fields: dict[str, Any]) -> Program:

@@ -114,6 +114,7 @@ class Guard:
         return {
             "code": self.code,
             "left": [proctree.describe(proc) for proc in left[:_TELL]],
+            "unsure": self.sweep and bool(self.killed),  # their own guard should have done it
             "took_s": round(self.clock.now() - began, 3),
             "killed": len(self.killed),
             "rounds": rounds,
@@ -288,7 +289,11 @@ def main(arguments: list[str]) -> None:
     if not guard.sweep:
         guard.start(spec)
         grace_s = guard.watch()
-    guard.say({"gone": guard.end(grace_s)})
+    gone = guard.end(grace_s)
+    if spec.get("proof"):
+        with contextlib.suppress(OSError), open(spec["proof"], "w") as file:  # noqa: PTH123 - no pathlib here
+            json.dump(gone, file)
+    guard.say({"gone": gone})
 
 
 if __name__ == "__main__":

@@ -51,6 +51,12 @@ VANISH_S = 5.0
 """torchrun says at once which of its ranks failed. One without a record, of which it says nothing for so long, ended with os._exit(0)."""
 SOON_S = 0.2
 SLURM_S = 30.0
+UNSURE = (
+    "the guard of the attempt was killed. Its processes are gone, but for those that cleared their environment, if there are any: "
+    "nothing but a cgroup would find them"
+)
+PROOF = "gone.json"
+"""In an attempt's folder: its guard lived to the end, and ended all of it."""
 ERR_CAP = 256 * 1024
 WORDS = {
     ev.Ask.COUNT: beatfile.Word.ABORT,
@@ -99,6 +105,8 @@ class NodeSupervisor:
         self.vanished: dict[int, float] = {}
         """Rank -> when it was first seen to be gone without a word."""
         self.env: dict[str, str] = dict(place.environ)
+        self.left: tuple[str, ...] = ()
+        """What a predecessor left behind, and cannot be killed."""
         self.instance = f"{place.node}:{os.getpid()}:{now:.3f}"
         self.link = NodeLink(read_keys(run.keys), addresses=place.addresses, up=self._up(), now=now)
         self.looked_t = now
@@ -111,7 +119,7 @@ class NodeSupervisor:
 
     def _up(self) -> ev.NodeUp:
         running = self.state.epoch if self.state.stage in {Stage.RUNNING, Stage.ENDING} else None
-        return ev.NodeUp(node=self.place.node, instance=self.instance, running=running, held=self.place.held)
+        return ev.NodeUp(node=self.place.node, instance=self.instance, running=running, held=self.place.held, left=self.left)
 
     # One turn -------------------------------------------------------------------------------------------------------------
 
@@ -270,9 +278,14 @@ class NodeSupervisor:
             os.close(fd)
         self.pidfds = {}
         self._bring_logs(now, final=True)
+        self._say_unsure(gone, now)
         self._happen(machine.Gone(t=now, left=gone.left, took_s=gone.took_s, step=self._reached()))
         if not gone.left:
             children.clean([self._beats()])
+
+    def _say_unsure(self, gone: children.Gone, now: float) -> None:
+        if gone.unsure:
+            self.link.report([ev.Noted(node=self.place.node, text=UNSURE)], now)
 
     def _reached(self) -> int | None:
         """The step that all ranks of the node had done at the end."""
@@ -357,6 +370,7 @@ class NodeSupervisor:
                 mark=self.local.mark(str(act.order.epoch)),
                 out=at["out"] / "torchrun.out",
                 err=at["out"] / "torchrun.err",
+                proof=at["out"] / PROOF,
                 ignored=(launch.warning(self.config),),
             )
             self.child = children.start(spec)
@@ -496,10 +510,18 @@ class NodeSupervisor:
 
     def _sweep(self) -> None:
         """Nothing of this job may live on this node but us. Its guard has mostly done it already."""
+        lost = [out for out in self.local.root.glob("out/*") if (out / "torchrun.out").exists() and not (out / PROOF).exists()]
         sweep = children.sweep(self.local.mark(), now=self.clock.now())
         while not sweep.over:
             now = self.loop.wait(sweep.fds(), until_t=sweep.due_at()).now
-            sweep.poll(now)
+            for event in sweep.poll(now):
+                if isinstance(event, children.Gone):
+                    self.left = event.left
+                    killed = [out for out in lost if not (out / PROOF).exists()]  # else it was at work when we began
+                    for out in killed:
+                        (out / PROOF).touch()
+                    self._say_unsure(replace(event, unsure=event.unsure or bool(killed)), now)
+        self.link.up = self._up()
         self._forget_places()
 
     def _forget_places(self) -> None:

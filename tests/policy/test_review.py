@@ -284,3 +284,25 @@ def test_hanging_torchrun_is_not_told_before_it_is_known_how_its_ranks_ended() -
     assert isinstance(act, noding.Tell)
     assert isinstance(act.event, ev.Stalled)
     assert act.event.faults[0].phase == "shutdown"
+
+
+STUCK = "4711 (python) in state D at nfs_wait"
+
+
+def test_what_an_earlier_grant_left_on_a_node_and_cannot_be_killed_is_avoided() -> None:
+    desk = Desk().lead().tell(ev.NodeUp(node="n1", instance="n1:1"), ev.NodeUp(node="n2", instance="n2:1", left=(STUCK,)))
+    assert desk.state.verdict is not None
+    assert (desk.state.verdict.rule, desk.state.verdict.avoid) == ("unkillable", ("n2",))
+    assert STUCK in desk.state.verdict.reason
+
+
+def test_what_a_dead_supervisor_left_and_cannot_be_killed_is_avoided() -> None:
+    up = ev.NodeUp(node="n2", instance="n2:2", left=(STUCK,))
+    desk = Desk().running().tell(up)
+    assert desk.state.stage is Stage.COLLECT
+    assert [fault.how for fault in desk.state.faults] == [How.UNKILLABLE, How.NODE]
+    desk.tell(up)  # it says so to each new leader
+    assert len(desk.state.faults) == 2
+    desk.tell(ev.Collected(node="n1", epoch=ONE, incident=1), ev.AttemptOver(node="n1", epoch=ONE, code=None))
+    assert desk.state.verdict is not None
+    assert (desk.state.verdict.kind, desk.state.verdict.avoid) == (VerdictKind.REQUEUE, ("n2",))

@@ -42,13 +42,13 @@ time.sleep(600)
 
 
 class Attempt:
-    def __init__(self, folder, code, *, mark=None, argv=None, env=None, ignored=()):
+    def __init__(self, folder, code, *, mark=None, argv=None, env=None, ignored=(), **options):
         self.out, self.err = folder / "out", folder / "err"
         self.mark = mark or f"test/{uuid.uuid4().hex}/n1/1.1"
         environment = {"PATH": os.environ["PATH"], **(env or {})}
         argv = argv or (sys.executable, "-c", code)
         spec = child.Spec(argv=argv, env=environment, cwd=folder, mark=self.mark, out=self.out, err=self.err, ignored=ignored)
-        self.child = child.start(spec)
+        self.child = child.start(spec, **options)
         self.events = []
 
     def until(self, kind, *, limit_s=20.0):
@@ -191,7 +191,7 @@ def test_a_whole_family_is_ended_whatever_it_does_to_hide(attempt):
     family = one.family()
     one.child.stop(grace_s=0.3, now=CLOCK.now())
     gone = one.until(child.Gone)
-    assert gone.left == ()
+    assert (gone.left, gone.unsure) == ((), False)
     assert gone.killed >= 1
     assert 0.3 <= gone.took_s < 3
     assert alive(family | {one.child.pid}) == set()
@@ -281,7 +281,7 @@ def test_the_death_of_the_guard_ends_the_attempt_and_is_swept(attempt):
     assert len(family) >= 2
     os.kill(one.child.guard_pid, signal.SIGKILL)
     gone = one.until(child.Gone)
-    assert (gone.code, gone.left) == (None, ())
+    assert (gone.code, gone.left, gone.unsure) == (None, (), True)
     assert alive(family) == set()
 
 
@@ -338,7 +338,7 @@ def test_a_successor_sweeps_its_marks_and_nobody_elses(attempt):
         wait_for(lambda: proctree.below([ours.pid], proctree.table()))
         family = proctree.below([ours.pid], proctree.table())
         gone = until(child.sweep(f"{run}/n1/", now=CLOCK.now()), child.Gone, [])
-        assert (gone.left, gone.killed) == ((), 2)
+        assert (gone.left, gone.killed, gone.unsure) == ((), 2, True)
         assert alive(family | {ours.pid}) == set()
         assert unmarked.poll() is None
         assert alive({other.child.pid})
