@@ -1,4 +1,4 @@
-"""The shapes through which the flows reach the world: Clock, Slurm, and what Slurm says about jobs and nodes.
+"""The shapes through which the flows reach the world: Clock, Disk, Slurm, and what Slurm says about jobs and nodes.
 
 Shapes only: no behaviour, and nothing here knows a process, a file or a command. Real ones live in the rooms of layer 3 and
 in `supervisor/`; the in-memory ones in `ftsup/slurm/fake.py` and `tests/world.py` (which do not inherit these, so that a
@@ -7,10 +7,10 @@ forgotten method is an error and not None).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -133,3 +133,57 @@ class Clock(Protocol):
 
     def wall(self) -> str:
         """ISO 8601 with offset, to the millisecond."""
+
+
+class What(Enum):
+    """What stands behind a name, links followed."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    OTHER = "other"
+    """A pipe, a socket, a device, a link that leads nowhere."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What stat says, links followed. Two equal ones some time apart: nobody wrote in between, as far as a disk can tell."""
+
+    what: What
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+
+
+class Disk(Protocol):
+    """All that the checkpoint room asks of a disk. Every call may raise OSError, and block as long as the disk does."""
+
+    def look(self, path: Path) -> Facts | None:
+        """What stands there; None: nothing does."""
+
+    def names(self, folder: Path) -> dict[str, What]:
+        """What the folder holds, sorted; no file is touched. FileNotFoundError or NotADirectoryError when it is no folder."""
+
+    def open(self, path: Path) -> BinaryIO:
+        """For reading, buffered, seekable."""
+
+    def blocks(self, path: Path, *, size_bytes: int, stay_cached: bool) -> Iterator[memoryview]:
+        """The whole file from its beginning, block by block, all but the last `size_bytes` long; each lives until the next one.
+        `stay_cached` false: what was not in the page cache before is not there afterwards.
+        """
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        """Make a file that is not there yet, and bring its bytes to the disk. FileExistsError when it is."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Atomic. A file replaces a file; a folder only nothing, or an empty folder (ENOTEMPTY otherwise)."""
+
+    def sync(self, folder: Path) -> None:
+        """Bring the folder's names to the disk."""
+
+    def mkdir(self, folder: Path) -> None:
+        """Make one folder that is not there yet; whoever may read the one above may read it."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file or a link."""
+
+    def rmdir(self, folder: Path) -> None:
+        """Remove an empty folder."""
