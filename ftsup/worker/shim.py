@@ -10,6 +10,7 @@ import atexit
 import faulthandler
 import os
 import sys
+from _frozen_importlib_external import PathFinder, SourceFileLoader, SourcelessFileLoader  # importlib.machinery's own; that one takes 1 ms
 
 from . import places, record, torchhook, warning
 from .counters import EXITED
@@ -153,8 +154,6 @@ def _search_first(place: str, *, asked: bool = False) -> None:
 
 
 def _load_script(path: str) -> tuple[CodeType, ModuleType]:
-    from importlib.machinery import SourceFileLoader, SourcelessFileLoader  # noqa: PLC0415 - as late as the others
-
     if _holds_modules(path):
         return _load_folder(path)
     _search_first(os.path.dirname(os.path.realpath(path)))
@@ -183,8 +182,6 @@ def _holds_modules(path: str) -> bool:
 
 
 def _load_folder(path: str) -> tuple[CodeType, ModuleType]:
-    from importlib.machinery import PathFinder  # noqa: PLC0415
-
     _search_first(path, asked=True)
     spec = PathFinder.find_spec("__main__", [path])
     code = _code_of("__main__", spec)

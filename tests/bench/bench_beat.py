@@ -102,17 +102,21 @@ def shim_start(directory: Path) -> bool:
     env = {**os.environ, "PYTHONPATH": str(directory / "lib"), "RANK": "0", **ours}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
 
-    def start(*argv: str) -> Thing:
-        return lambda: subprocess.run([sys.executable, *argv], cwd=directory, env=env, check=True)
+    def cpu_ms(*argv: str) -> float:
+        process = subprocess.Popen([sys.executable, *argv], cwd=directory, env=env)
+        _, process.returncode, used = os.wait4(process.pid, 0)
+        return (used.ru_utime + used.ru_stime) * 1000
 
     for name, text in (
         ("empty", ""),
         ("with torch's own imports", "import contextlib, ctypes, importlib.util, inspect, json, pathlib, re, typing"),
     ):
         (directory / "script.py").write_text(text)
-        base, shim, more = (value / 1000 for value in pairs(start("script.py"), start("lib/ftsup_worker/__main__.py", "script.py"), (5, 1)))
+        taken = [(cpu_ms("script.py"), cpu_ms("lib/ftsup_worker/__main__.py", "script.py")) for _ in range(60)]
+        base, shim = (min(column) for column in zip(*taken, strict=True))  # taken in turns: what others do here is not our price
+        more = shim - base
         print(
-            f"the shim's start          {more:8.1f} ms more than plain Python ({shim:.1f} against {base:.1f}), script {name}; "
+            f"the shim's start          {more:8.1f} ms of CPU more than plain Python ({shim:.1f} against {base:.1f}), script {name}; "
             f"limit {START_LIMIT_MS:.0f}"
         )
         missed = missed or more > START_LIMIT_MS
