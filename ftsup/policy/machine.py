@@ -448,7 +448,7 @@ def _rank_ended(state: State, event: ev.RankEnded, rules: Rules) -> Change:
         known = event.fault.rank is None or event.fault.rank in state.returned
         state = state if known else replace(state, returned=(*state.returned, event.fault.rank))
         return _open_at_end(state, event.t, rules)
-    if state.stage is Stage.RUN and saving.may_leave(state, event.fault, rules):
+    if state.stage is Stage.RUN and saving.may_leave(state, event.fault):
         return state, ()
     if state.stage in ATTEMPT:
         return _open(_merge(state, (event.fault,)), event.t, rules)
@@ -521,11 +521,14 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
 
 
 def _anew(state: State, orders: tuple[LeaderOrder, ...], t: float, rules: Rules) -> Change:
-    """All ranks saved and left, because of a warning that somebody sent by hand: the end is far."""
+    """All ranks saved and left although the end is far (a warning sent by hand, a script that ends at each request): go on."""
     if state.stage is not Stage.RUN or len(state.over) < len(state.nodes) or state.look_t is not None:
         return state, orders
+    if state.history.attempts >= rules.policy.hard_cap:
+        why = f"{state.history.attempts} attempts in this run (policy.hard_cap); in the last one all ranks saved and left"
+        return ending.close(state, ev.Verdict(kind=ev.VerdictKind.STOP, reason=why, rule="hard cap"), t)
     state, more = _attempt(state, t, rules)
-    return state, orders + more
+    return state, (*orders, ev.Notify(kind="save", text="all ranks saved and left, and the end is not near: launched again"), *more)
 
 
 def _gone(state: State, node: str, t: float, rules: Rules) -> Change:

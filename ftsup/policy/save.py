@@ -287,20 +287,20 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return requeue(state, event.t, rules)
     left = "there is no time limit" if event.left_s is None else f"the end is {event.left_s / 60:.0f} min away"
     text = f"saved{_at(state.saved_step)} because of the warning signal; {left}: training goes on"
-    return replace(state, look_t=None, warned=False), (ev.Notify(kind="save", text=text),)
+    end_t = None if event.left_s is None else state.end_t  # what the warning made us believe
+    return replace(state, look_t=None, warned=False, end_t=end_t), (ev.Notify(kind="save", text=text),)
 
 
-def may_leave(state: State, fault: Fault, rules: Rules) -> bool:
-    """Whether a rank's end is the answer to the request; torchrun ends those that are slower than the first with TERM."""
-    warned = state.answered or (rules.plain and state.warned)
-    asked = warned or (state.save is not None and state.save.stage is Ask.COMMIT and state.save.why in LEAVES)
-    return asked and (fault.how in {How.SAVED, How.RETURNED} or (fault.how is How.SIGNAL and fault.signal == "SIGTERM"))
+def may_leave(state: State, fault: Fault) -> bool:
+    """Whether a rank's end is the answer to a request. Those that are slower than the first are ended by torchrun, with TERM."""
+    saving = state.answered or (state.save is not None and state.save.stage is Ask.COMMIT)
+    return fault.how in {How.SAVED, How.RETURNED} or (saving and fault.how is How.SIGNAL and fault.signal == "SIGTERM")
 
 
 def left(state: State, event: ev.AttemptOver, rules: Rules) -> Change | None:
     """All of a node left because they were asked; None: it is another end."""
     saved = [fault for fault in event.ended if fault.how is How.SAVED]
-    if not saved or event.left or not all(may_leave(state, fault, rules) for fault in event.ended):
+    if not saved or event.left or not all(may_leave(state, fault) for fault in event.ended):
         return None
     state = replace(state, over=(*state.over, event.node))
     if state.save is None or state.save.stage is not Ask.COMMIT:

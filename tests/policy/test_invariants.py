@@ -132,7 +132,7 @@ def test_never_half_the_ranks_in_a_save(
     calm = [action for action in actions if action[1] in {"leader", "away", "refuse", "warn"}]
     world = disturbed([], calm, script)
     world.nodes["n2"].delay_s = float(delay_s)
-    world.limit_t = world.t + 130
+    world.limit(130)
     for seconds in warnings:
         world.warn(seconds)
     if dies_at:

@@ -73,6 +73,28 @@ def test_a_save_of_the_script_itself_puts_ours_off() -> None:
     assert world.saves == {}
 
 
+def test_ranks_that_return_right_after_a_save_are_launched_again_and_then_are_finished() -> None:
+    """Whether training is done, or the script ends whenever it is asked, only another launch can show."""
+    world = World(rules=EVERY, script=ASKS, steps=27).start()
+    good(world.run())
+    assert finished(world)
+    assert world.saves.popitem()[0][1] == 27
+    assert world.verdicts() == []
+    assert len(world.launches) == 2
+    assert world.news[0] == "all ranks saved and left, and the end is not near: launched again"
+
+
+def test_a_script_that_leaves_at_each_save_has_an_end() -> None:
+    rules = replace(RULES, policy=replace(RULES.policy, hard_cap=3))
+    world = World(script=EXITS, steps=1000, rules=rules).start()
+    for seconds in (30, 80, 130):
+        world.warn(seconds)
+    good(world.run())
+    assert world.over is not None
+    assert world.over.kind is VerdictKind.STOP
+    assert world.over.reason == "3 attempts in this run (policy.hard_cap); in the last one all ranks saved and left"
+
+
 # The warning --------------------------------------------------------------------------------------------------------------
 
 
