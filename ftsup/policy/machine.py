@@ -21,11 +21,10 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.errors import RuleBroken
-from ftsup.events import Fault, How, Kind, LeaderEvent, LeaderOrder
-from ftsup.policy import ending
+from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
+from ftsup.policy import blame, ending
 from ftsup.policy import save as saving
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
-from ftsup.policy.reports import explained
 from ftsup.policy.rules import HangMode, Rules
 from ftsup.policy.state import Out, Stage, State
 
@@ -370,7 +369,7 @@ def _learned(state: State, event: ev.Learned, _rules: Rules) -> Change:
 def _stalled(state: State, event: ev.Stalled, rules: Rules) -> Change:
     if event.epoch != state.epoch or event.node in state.over:
         return state, ()
-    state = _merge(state, event.faults)
+    state = blame.merge(state, event.faults)
     if state.stage not in ATTEMPT:
         return state, ()
     acute = [fault for fault in state.faults if not at_end(fault)]
@@ -451,8 +450,8 @@ def _rank_ended(state: State, event: ev.RankEnded, rules: Rules) -> Change:
     if state.stage is Stage.RUN and saving.may_leave(state, event.fault):
         return state, ()
     if state.stage in ATTEMPT:
-        return _open(_merge(state, (event.fault,)), event.t, rules)
-    return (_merge(state, (event.fault,)) if state.stage is Stage.COLLECT else state), ()
+        return _open(blame.merge(state, (event.fault,)), event.t, rules)
+    return (blame.merge(state, (event.fault,)) if state.stage is Stage.COLLECT else state), ()
 
 
 def _reported(state: State, event: ev.Reported, rules: Rules) -> Change:
@@ -464,8 +463,8 @@ def _reported(state: State, event: ev.Reported, rules: Rules) -> Change:
         text = f"{describe(fault)}. hang.mode is observe: nothing is done"
         return state, (ev.Notify(kind="report", text=text),) if state.stage in ATTEMPT else ()
     if state.stage in ATTEMPT:
-        return _open(_merge(state, (fault,)), event.t, rules)
-    return (_merge(state, (fault,)) if state.stage is Stage.COLLECT else state), ()
+        return _open(blame.merge(state, (fault,)), event.t, rules)
+    return (blame.merge(state, (fault,)) if state.stage is Stage.COLLECT else state), ()
 
 
 def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
@@ -476,22 +475,7 @@ def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
     told = tuple(fault for fault in event.faults if fault.how not in still or (fault.node, fault.rank) in known)
     suspects = tuple(fault for fault in event.faults if fault.how in still and (fault.node, fault.rank) not in known)
     state = replace(state, suspects=state.suspects + suspects)
-    return _answered(_merge(state, told), event.node, event.t, rules, Stage.STOP)
-
-
-def _accuse(state: State) -> State:
-    """Everybody who stood still only waited: for those who did not, and whose own limit would have been over a moment later."""
-    waited = [fault for fault in state.faults if fault.how is How.WAITING or fault.kind is Kind.NCCL_TIMEOUT]
-    known = {(fault.node, fault.rank) for fault in state.faults}
-    suspects = [fault for fault in state.suspects if (fault.node, fault.rank) not in known]
-    if not suspects or len(waited) < len(state.faults):
-        return state
-    quiet_s, limit_s = max((fault.quiet_s, fault.limit_s) for fault in waited)
-    if any(fault.kind is Kind.NCCL_TIMEOUT for fault in waited):  # stacks tell less there: a rank may wait for a GPU that waits for others
-        suspects = [fault for fault in suspects if fault.quiet_s >= quiet_s / 2]
-        if len(suspects) != 1 or not quiet_s:
-            return state
-    return _merge(state, tuple(replace(fault, quiet_s=quiet_s, limit_s=limit_s) for fault in suspects))
+    return _answered(blame.merge(state, told), event.node, event.t, rules, Stage.STOP)
 
 
 def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
@@ -516,7 +500,7 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
         bad = tuple(fault for fault in bad if fault.rank is None or (fault.node, fault.rank) in known)  # the others: our stop did it
     elif not bad and not state.faults and not stuck:
         bad = (Fault(how=How.TORCHRUN, node=event.node, code=event.code),)
-    state = replace(_merge(state, bad), faults=_merge(state, bad).faults + stuck)
+    state = replace(blame.merge(state, bad), faults=blame.merge(state, bad).faults + stuck)
     return _open(state, event.t, rules) if state.stage in ATTEMPT else _gone(state, event.node, event.t, rules)
 
 
@@ -542,38 +526,6 @@ def _stopped(state: State, node: str, t: float, rules: Rules) -> Change:
     return (state, ()) if state.waiting else _judge(state, t, rules)
 
 
-def _merge(state: State, faults: tuple[Fault, ...]) -> State:
-    """Add what is new; what is known of a rank gets what the newer report adds (a line of code, a signal's name)."""
-    merged = {(fault.node, fault.rank): fault for fault in state.faults if fault.rank is not None}
-    rankless = [fault for fault in state.faults if fault.rank is None]
-    for fault in faults:
-        if fault.rank is None:
-            rankless.append(fault)
-            continue
-        old = merged.get((fault.node, fault.rank))
-        merged[fault.node, fault.rank] = fault if old is None else _both(old, fault)
-    return replace(state, faults=(*merged.values(), *rankless))
-
-
-def _both(old: Fault, new: Fault) -> Fault:
-    """One rank, two reports: an end outranks a standstill; a stack says what a standstill is; empty fields are filled."""
-    if old.alive and new.how not in HANGS and not new.alive:
-        return explained(replace(new, step=old.step if new.step is None else new.step, phase=new.phase or old.phase), old)
-    how = old.how
-    if old.how in HANGS and new.alive:  # words about a rank that stands still: only a collective's time-out says why
-        how = How.WAITING if old.how is How.QUIET and new.kind is Kind.NCCL_TIMEOUT else old.how
-    elif old.how in HANGS and (new.how not in HANGS or (old.how is How.QUIET and new.how is How.WAITING)):
-        how = new.how
-    if old.how is How.SIGNAL and not old.signal and new.how in {How.EXIT, How.RETURNED}:  # os._exit: only torchrun tells it apart
-        how = new.how
-    filled: dict[str, Any] = {
-        name: getattr(old, name) or getattr(new, name)
-        for name in ("phase", "signal", "error", "where", "fingerprint", "order_ns", "quiet_s", "limit_s", "kind", "line")
-    }
-    code = old.code if old.code is not None else new.code
-    return replace(old, how=how, step=old.step if old.step is not None else new.step, code=code, **filled)
-
-
 def _open(state: State, t: float, rules: Rules) -> Change:
     """An incident begins: evidence from every node that still has something of the attempt."""
     state = replace(state, incident=state.incident + 1, held_s=0.0)
@@ -591,7 +543,7 @@ def _judge(state: State, t: float, rules: Rules) -> Change:
     if not state.faults:
         message = "nothing to judge"
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
-    state = _accuse(state)
+    state = blame.accuse(state)
     for fault in state.faults:
         state = _reached(state, fault.step)
     known = not state.unknown and (rules.watched or state.launched_t is None)  # what was never launched made no progress
