@@ -59,7 +59,7 @@ class Rank:
         self._others: set[int] = set()
         """Optimizers that have stepped since the lead's last step."""
         self._turns = 0
-        """So many of them step in each round; 0: the lead is alone."""
+        """So many of them step in each round; 0: the lead is alone; -1: its first round with others is not over."""
         self._heard = 0
         """The ask word that needs nothing more from us."""
         self._due = False
@@ -122,7 +122,7 @@ class Rank:
         lead = self._lead()
         if lead is optimizer:
             longs[STEP] += self._stride
-            if self._turns or self._others:
+            if self._turns:
                 self._round()
         elif lead is None:
             self._follow(optimizer)
@@ -142,6 +142,7 @@ class Rank:
             self._lose_count()
 
     def _other(self, optimizer: object) -> None:
+        self._turns = self._turns or -1
         if id(optimizer) in self._others:
             self._lose_count()
         else:
@@ -149,10 +150,11 @@ class Rank:
 
     def _round(self) -> None:
         """The lead has stepped again."""
-        if self._turns and len(self._others) != self._turns:
+        if self._turns > 0 and len(self._others) != self._turns:
             self._lose_count()
-        self._turns = len(self._others)
-        self._others.clear()
+        else:
+            self._turns = len(self._others)
+            self._others.clear()
 
     def _lose_count(self) -> None:
         """Which are the script's steps? Optimizers do not take turns (five steps of one for each of the other), or one beats twice."""
@@ -160,6 +162,7 @@ class Rank:
             self._stride = 0
             self.writer.longs[STEP] = -1
             self.writer.flag(UNSURE)
+        self._turns = 0
         self._others.clear()
 
     def ended(self, code: int) -> None:

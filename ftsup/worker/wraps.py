@@ -83,10 +83,10 @@ def batches(rank: Rank, module: ModuleType, _background: Background) -> None:
     writer, with_gradients = rank.writer, _with_gradients()
     training = _Evaluations(rank, with_gradients)
 
-    def taken(self: object, number: int) -> None:
-        setattr(self, _KEPT, number)
-        writer.longs[LIFE] += 1
-        if writer.halves[PHASE] != IN_STEP or not with_gradients():
+    def taken(self: Any, number: int, life: int = LIFE) -> None:  # noqa: ANN401 - an iterator
+        self._ftsup_num_yielded = number
+        writer.longs[life] += 1
+        if training.unusual or not with_gradients():
             training.batch()
 
     setattr(iterator, _COUNT, property(operator.attrgetter(_KEPT), taken))
@@ -107,12 +107,15 @@ class _Evaluations:
     def __init__(self, rank: Rank, with_gradients: Callable[[], bool]) -> None:
         self._rank = rank
         self._with_gradients = with_gradients
+        self.unusual = True
+        """Not in the midst of training: the next batch may tell something, though it is taken with gradients."""
         self._before: tuple[int, int] | None = None
         """(phase, beats) where we called it an evaluation."""
 
     def batch(self) -> None:
         writer, training = self._rank.writer, self._with_gradients()
         phase, beats = writer.halves[PHASE], writer.words[BEATS]
+        self.unusual = phase != IN_STEP or not training
         if phase in (IN_FIRST_STEP, IN_STEP) and not training:
             self._before = (phase, beats)
             self._rank.enter(IN_EVALUATION)

@@ -1,4 +1,4 @@
-"""A script for torchrun with two ranks: many ways to train in turn, each a function that says how many steps and beats there were.
+"""A script for two ranks: many ways to train in turn, each a function that says how many steps and beats there were.
 
 Each way has a beat file of its own, so that one import of torch serves them all. What was found is written as JSON; the test compares.
 """
@@ -306,7 +306,7 @@ def measure(name, train):
 
 def main():
     warnings.simplefilter("ignore")
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", init_method=f"file://{PLACE / 'meeting'}", rank=RANK, world_size=2)
     ways = {f"{name}_{style}": of_kind(kind, **{style: True}) for name, kind in every_optimizer() for style in styles(kind)}
     ways |= {name: of_kind(kind) for name, kind in every_optimizer()}
     found = {name: measure(name, train) for name, train in {**(ways | WAYS if RANK == 0 else {}), **TOGETHER}.items()}
