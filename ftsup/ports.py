@@ -165,8 +165,8 @@ class Disk(Protocol):
     def open(self, path: Path) -> BinaryIO:
         """For reading, buffered, seekable."""
 
-    def blocks(self, path: Path, *, size_bytes: int, stay_cached: bool) -> Iterator[memoryview]:
-        """The whole file from its beginning, block by block, all but the last `size_bytes` long; each lives until the next one.
+    def pieces(self, path: Path, *, size_bytes: int, stay_cached: bool) -> Iterator[memoryview]:
+        """The whole file from its beginning, in pieces, all but the last `size_bytes` long; each lives until the next one.
         `stay_cached` false: what was not in the page cache before is not there afterwards.
         """
 
@@ -176,8 +176,8 @@ class Disk(Protocol):
     def rename(self, old: Path, new: Path) -> None:
         """Atomic. A file replaces a file; a folder only nothing, or an empty folder (ENOTEMPTY otherwise)."""
 
-    def sync(self, folder: Path) -> None:
-        """Bring the folder's names to the disk."""
+    def sync(self, path: Path) -> None:
+        """Bring a file's bytes, or a folder's names, to the disk, whoever wrote them here."""
 
     def mkdir(self, folder: Path) -> None:
         """Make one folder that is not there yet; whoever may read the one above may read it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import BinaryIO
 from ftsup.ports import Disk, Facts, What
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR}
+MEDIA = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
+"""How a disk says that it cannot give these bytes back."""
+_TEMPORARY = ".tmp"
 _LEFT_BY_NFS = ".nfs"
 """What an NFS client makes of a file that was removed while somebody had it open. It goes when that process closes it."""
 
@@ -42,20 +46,20 @@ class RealDisk:
         """For reading."""
         return path.open("rb")
 
-    def blocks(self, path: Path, *, size_bytes: int, stay_cached: bool) -> Iterator[memoryview]:
-        """The whole file, block by block, in one buffer."""
+    def pieces(self, path: Path, *, size_bytes: int, stay_cached: bool) -> Iterator[memoryview]:
+        """The whole file, piece by piece, in one buffer."""
         with path.open("rb", buffering=0) as file:
             fd = file.fileno()
             length = os.fstat(fd).st_size
             cached = [] if stay_cached else _cached(fd, length, size_bytes)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            block = memoryview(bytearray(max(1, min(size_bytes, length + 1))))
-            offset = 0
-            while size := _fill(file.readinto, block):
-                yield block[:size]
-                if not (stay_cached or (offset // size_bytes < len(cached) and cached[offset // size_bytes])):
-                    os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
-                offset += size
+            piece = memoryview(bytearray(max(1, min(size_bytes, length))))
+            number = 0
+            while size := _fill(file.readinto, piece):
+                yield piece[:size]
+                if not (stay_cached or cached[number : number + 1] == [True]):
+                    os.posix_fadvise(fd, number * size_bytes, size, os.POSIX_FADV_DONTNEED)
+                number += 1
 
     def write_new(self, path: Path, data: bytes) -> None:
         """Make a file, and bring its bytes to the disk."""
@@ -71,9 +75,9 @@ class RealDisk:
         """Atomic."""
         old.rename(new)
 
-    def sync(self, folder: Path) -> None:
-        """Bring the folder's names to the disk."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def sync(self, path: Path) -> None:
+        """Bring bytes or names to the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -104,6 +108,32 @@ class Pace:
         now = self._now()
         self._paid = max(self._paid, now) + size_bytes / self._rate
         self._sleep(self._paid - now)
+
+
+def read_small(disk: Disk, path: Path) -> bytes | None:
+    """A small file; None: not there. A disk that says EIO is asked once more."""
+    for last in (False, True):
+        try:
+            with disk.open(path) as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if last or error.errno not in MEDIA:
+                raise
+    raise AssertionError
+
+
+def publish(disk: Disk, path: Path, data: bytes) -> None:
+    """A small file, whole or not at all: temporary name, fsync, rename, fsync of the folder. What an interrupted one left goes."""
+    begin = f".{path.name}."
+    for name in disk.names(path.parent):
+        if name.startswith(begin) and name.endswith(_TEMPORARY):
+            disk.unlink(path.parent / name)
+    aside = path.with_name(f"{begin}{secrets.token_hex(4)}{_TEMPORARY}")  # never a name that another writer could be at
+    disk.write_new(aside, data)
+    disk.rename(aside, path)
+    disk.sync(path.parent)
 
 
 def make_folders(disk: Disk, folder: Path, *, below: Path) -> None:
@@ -161,20 +191,20 @@ def _what_entry(entry: os.DirEntry[str]) -> What:
     return What.FILE if entry.is_file() else What.FOLDER if entry.is_dir() else What.OTHER
 
 
-def _fill(read_into: Callable[[memoryview], int | None], block: memoryview) -> int:
-    """Read until the block is full or the file at its end."""
+def _fill(read_into: Callable[[memoryview], int | None], piece: memoryview) -> int:
+    """Read until the piece is full or the file at its end."""
     size = 0
-    while size < len(block) and (got := read_into(block[size:])):
+    while size < len(piece) and (got := read_into(piece[size:])):
         size += got
     return size
 
 
-def _cached(fd: int, length: int, block_bytes: int) -> list[bool]:
-    """Which blocks the page cache holds now, told by a byte in the middle of each that is read only if no disk is needed for it.
+def _cached(fd: int, length: int, piece_bytes: int) -> list[bool]:
+    """Which pieces the page cache holds now, told by a byte in the middle of each that is read only if no disk is needed for it.
     A freshly written checkpoint is there, and a restart will want it: only what we bring in ourselves is thrown out again.
     """
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # a look must not start reading ahead
-    return [_is_cached(fd, min(begin + block_bytes // 2, length - 1)) for begin in range(0, length, block_bytes)]
+    return [_is_cached(fd, min(begin + piece_bytes // 2, length - 1)) for begin in range(0, length, piece_bytes)]
 
 
 def _is_cached(fd: int, offset: int) -> bool:

@@ -1,140 +1,272 @@
-"""Which checkpoint an attempt resumes from: the newest entry of the directory that is whole by its own kind's rules. Only reads.
+"""Which checkpoint an attempt resumes from: the newest that verifies. What is damaged is quarantined, what was never whole is passed over.
 
-Newest: by the step in the name (where the pattern says `{step}`, else behind the word `step`, else the last number), and entries without a
-number come after those, by their time. Whole: a zip (torch.save) whose directory, written last, is there and fits the file; a
-torch.distributed.checkpoint directory with its `.metadata`; a directory in which `complete` finds something. Of anything else nobody
-can say whether it is whole: it counts once a newer one exists. Nothing is ever unpickled.
+The old attempt is proven dead when this is asked, so nobody writes. Nothing is moved before a good one is found: where all are damaged,
+the next look finds what this one found. Knows no clock: whoever wants a slow NFS to be waited for passes `again`.
 """
 
 from __future__ import annotations
 
-import re
-import zipfile
+import contextlib
+from collections.abc import Callable, Collection
 from enum import Enum
 from pathlib import Path
 
 import msgspec
 
+from ftsup.checkpoint import formats
+from ftsup.checkpoint.digests import Each, nothing
+from ftsup.checkpoint.disk import MEDIA
+from ftsup.checkpoint.entries import Entry, entries, manifest_of
+from ftsup.checkpoint.formats.kind import Report, Whole
+from ftsup.checkpoint.home import Home
+from ftsup.checkpoint.manifest import Manifest, Newer
+from ftsup.checkpoint.moves import quarantine, sweep
+from ftsup.checkpoint.seal import Label, Outcome, Sign, is_cut, mark_cut, seal, sealed_names
+from ftsup.checkpoint.trouble import told
+from ftsup.checkpoint.verify import MISSING, Damage, verify
 from ftsup.errors import Damaged
+from ftsup.ports import Disk
 
-_TEMPORARY = re.compile(r"(^\.)|\.(tmp|temp|part|partial)(\.|$)", re.IGNORECASE)
-_AFTER_STEP = re.compile(r"step[-_=]?(\d+)", re.IGNORECASE)
-_LAST_NUMBER = re.compile(r"(\d+)(?!.*\d)")
 _TELL = 3
 
 
+class State(Enum):
+    """What one candidate turned out to be."""
+
+    VERIFIED = "verified"
+    """Sealed, read back, and equal."""
+    SOUND = "sound"
+    """Not sealed before: whole and sound by its kind, and sealed now if the disk allows it."""
+    INCOMPLETE = "incomplete"
+    """Never whole: no damage."""
+    SUSPECT = "suspect"
+    """The caller wants it passed over."""
+    DAMAGED = "damaged"
+    """Was sealed, or whole by its kind, and is broken now."""
+    UNREADABLE = "unreadable"
+    """The disk does not give its bytes back."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate, and what was found."""
+
+    name: str
+    state: State
+    why: str
+    damages: tuple[Damage, ...] = ()
+    moved_to: str = ""
+    """Where it lies in quarantine."""
+
+    @property
+    def good(self) -> bool:
+        """May be resumed from."""
+        return self.state in {State.VERIFIED, State.SOUND}
+
+
 class Picked(msgspec.Struct, frozen=True, kw_only=True):
-    """What to resume from; None: the beginning. `why` says it, and what was passed over."""
+    """What to resume from; None: the beginning. `why` says it, and what was passed over; `seen` has all that was looked at."""
 
     path: str | None
+    name: str = ""
     step: int | None = None
     why: str
+    seen: tuple[Seen, ...] = ()
 
 
-class _Whole(Enum):
-    YES = "yes"
-    NO = "no"
-    UNKNOWN = "unknown"
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller knows and wants."""
+
+    pattern: str = "*"
+    complete: str = ""
+    avoid: Collection[str] = ()
+    """Suspects: whole, but the script could not load them."""
+    sealed: Collection[str] = ()
+    """Those that the caller knows to have been sealed: without a manifest they are damaged."""
+    label: Label = Label()
+    """For what is sealed now."""
+    ended: bool = False
+    """The last attempt ended by itself with success."""
+    act: bool = True
+    """Seal and quarantine; else only look."""
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    path: Path
-    name: str
-    step: int | None
-    time_ns: int
+def never() -> bool:
+    """Nobody waits."""
+    return False
 
 
-def pick(folder: Path, *, pattern: str = "*", complete: str = "") -> Picked:
-    """The newest whole checkpoint. Damaged when there are several and none is whole; OSError when the disk says no."""
-    entries = _entries(folder, pattern)
-    passed: list[str] = []
-    torn = 0
-    for index, entry in enumerate(entries):
-        whole, why = _look(entry.path, complete)
-        if whole is _Whole.UNKNOWN and index > 0:
-            whole, why = _Whole.YES, "a newer one exists"
-        if whole is _Whole.YES:
-            step = f"step {entry.step}" if entry.step is not None else "the newest by its time"
-            return Picked(path=str(entry.path), step=entry.step, why=f"{entry.name}: {step}, {why}" + _tell(passed))
-        passed.append(f"{entry.name}: {why}")
-        torn += whole is _Whole.NO
-    if torn > 1:
-        raise Damaged(
-            f"none of the {len(entries)} checkpoints in {folder} is whole{_tell(passed)}", hint="move them away to start from the beginning"
-        )
-    where = f"{folder} has no checkpoint that matches {pattern}" if not entries else f"no checkpoint in {folder} can be used"
-    return Picked(path=None, why=f"{where}: from the beginning" + _tell(passed))
+def pick(disk: Disk, folder: Path, ask: Ask, *, again: Callable[[], bool] = never, each: Each = nothing) -> Picked:
+    """The newest that can be trusted. Damaged when there were good ones and all are broken; OSError when the disk says no.
+
+    `again`: asked when files that were sealed are not to be seen; it waits a little and says whether to look once more.
+    """
+    home = Home(folder)
+    notes = _tidy(disk, home) if ask.act else []
+    candidates = entries(disk, home, pattern=ask.pattern)
+    seen: list[Seen] = []
+    for number, entry in enumerate(candidates):
+        seen.append(_look(disk, home, entry, ask, newest=number == 0, again=again, each=each))
+        if seen[-1].good:
+            seen = _set_aside(disk, home, seen) if ask.act else seen
+            return _taken(home, entry, seen, [*notes, *_gone(disk, home, entry, candidates)])
+    return _nothing(home, ask, seen, notes)
 
 
-def _entries(folder: Path, pattern: str) -> list[_Entry]:
-    """What matches, newest first."""
-    shape = _regex(pattern)
-    found = []
-    for path in folder.glob(pattern.replace("{step}", "*")):
-        name = path.relative_to(folder).as_posix()
-        match = shape.fullmatch(name)
-        if match and not any(_TEMPORARY.search(part) for part in name.split("/")):
-            found.append(_Entry(path, name, _step(match, name), path.stat().st_mtime_ns))
-    return sorted(found, key=lambda entry: (entry.step is not None, entry.step or 0, entry.time_ns), reverse=True)
-
-
-def _step(match: re.Match[str], name: str) -> int | None:
-    if "step" in match.re.groupindex:
-        return int(match["step"])
-    number = _AFTER_STEP.search(name) or _LAST_NUMBER.search(name.rpartition(".")[0] or name)
-    return int(number[1]) if number else None
-
-
-def _regex(pattern: str) -> re.Pattern[str]:
-    """The glob with `{step}` as a number."""
-    head, placeholder, tail = pattern.partition("{step}")
-    return re.compile(_glob(head) + (r"(?P<step>\d+)" if placeholder else "") + _glob(tail.replace("{step}", "*")))
-
-
-def _glob(text: str) -> str:
-    out = []
-    for part in re.split(r"(\*\*/?|\*|\?|\[[^]]+\])", text):
-        if part.startswith("**"):
-            out.append(".*")
-        elif part.startswith("[") and part.endswith("]"):
-            out.append("[^" + part[2:] if part[1] == "!" else part)
-        else:
-            out.append({"*": "[^/]*", "?": "[^/]"}.get(part, re.escape(part)))
-    return "".join(out)
-
-
-def _look(path: Path, complete: str) -> tuple[_Whole, str]:
-    """Whether it is whole, and how one knows."""
-    if path.is_dir():
-        if complete:
-            there = any(path.glob(complete))
-            return (_Whole.YES, f"has {complete}") if there else (_Whole.NO, f"has no {complete}")
-        if (path / ".metadata").is_file():
-            return _Whole.YES, "its .metadata is there"
-        return _Whole.UNKNOWN, "a directory in which nothing says that it is whole (checkpoint.complete could)"
-    with path.open("rb") as file:
-        begin = file.read(4)
-    if not begin:
-        return _Whole.NO, "empty"
-    if begin != b"PK\x03\x04":
-        return _Whole.UNKNOWN, "a file of a kind that cannot say whether it is whole"
-    return _look_at_zip(path)
-
-
-def _look_at_zip(path: Path) -> tuple[_Whole, str]:
+def _look(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, again: Callable[[], bool], each: Each) -> Seen:
+    if entry.name in ask.avoid:
+        return Seen(name=entry.name, state=State.SUSPECT, why="passed over: attempts that resumed from it died before their first step")
     try:
-        with zipfile.ZipFile(path) as archive:
-            parts = archive.infolist()
-            begins = min((part.header_offset for part in parts), default=-1)
-            ends = max((part.header_offset + part.compress_size for part in parts), default=0)
-            fits = begins == 0 and ends <= archive.start_dir
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        return _Whole.NO, f"torn ({error})"
-    return (_Whole.YES, "its directory is whole") if fits else (_Whole.NO, "torn (its parts do not fit its directory)")
+        try:
+            manifest = manifest_of(disk, home, entry.name)
+        except Newer:
+            manifest = None
+        except Damaged as error:
+            return _damaged(entry, [Damage(file=home.manifest(entry.name).name, what=error.message)])
+        if manifest is not None:
+            return _look_sealed(disk, home, entry, manifest, ask, newest=newest, again=again, each=each)
+        if entry.name in ask.sealed:
+            return _damaged(entry, [Damage(file=home.manifest(entry.name).name, what="it was sealed, and its manifest is gone")])
+        return _look_unsealed(disk, home, entry, ask, newest=newest, each=each)
+    except OSError as error:
+        if error.errno not in MEDIA:
+            raise
+        return Seen(name=entry.name, state=State.UNREADABLE, why=told(error, worked_before=True))
 
 
-def _tell(passed: list[str]) -> str:
-    if not passed:
-        return ""
-    more = f"; and {len(passed) - _TELL} more" if len(passed) > _TELL else ""
-    return f"; passed over: {'; '.join(passed[:_TELL])}{more}"
+def _look_sealed(
+    disk: Disk, home: Home, entry: Entry, manifest: Manifest, ask: Ask, *, newest: bool, again: Callable[[], bool], each: Each
+) -> Seen:
+    path = home.checkpoint(entry.name)
+    found = verify(disk, path, manifest, each=each)
+    while any(damage.absent for damage in found.damages) and again():
+        found = verify(disk, path, manifest, each=each)
+    if not found.damages:
+        extra = f", beside {len(found.extra)} files that came after the seal ({found.extra[0]})" if found.extra else ""
+        return Seen(name=entry.name, state=State.VERIFIED, why=f"verified against its manifest{extra}")
+    damages = found.damages
+    if len(found.rewritten) == len(manifest.files) and not any(damage.what == MISSING for damage in damages):
+        anew = _look_anew(disk, home, entry, ask, newest=newest, each=each)
+        if anew is not None and (anew.good or entry.rolling):
+            return anew
+        damages += anew.damages if anew else ()
+    if all(damage.unreadable for damage in damages):
+        return Seen(name=entry.name, state=State.UNREADABLE, why=str(damages[0]), damages=damages)
+    lost = {damage.file for damage in damages if damage.what == MISSING}
+    return _damaged(entry, damages, changed=not lost.issuperset(found.rewritten))
+
+
+def _look_anew(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, each: Each) -> Seen | None:
+    """A new save in the place of the sealed one? Its kind has to vouch for every byte, unless its name is one that is written again with
+    each save. None: it cannot be told from damage.
+    """
+    path = home.checkpoint(entry.name)
+    report = formats.recognise(disk, path).check(disk, path)
+    if report.blind and not entry.rolling:
+        return None
+    seen = _look_unsealed(disk, home, entry, ask, newest=newest, each=each, anew=report)
+    return msgspec.structs.replace(seen, why=f"written again after its seal; {seen.why}")
+
+
+def _look_unsealed(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, each: Each, anew: Report | None = None) -> Seen:
+    """`anew`: the deep check of what took a sealed one's place."""
+    path = home.checkpoint(entry.name)
+    said = formats.complete(disk, path, marker=ask.complete)
+    sign = Sign.ENDED if newest and ask.ended else Sign.NONE if newest else Sign.NEWER
+    if said.whole is Whole.UNKNOWN and sign is Sign.NONE and ask.act:
+        with contextlib.suppress(OSError):  # a disk that takes no mark keeps us from nothing
+            mark_cut(disk, home, entry.name)
+    doubtful = said.whole is Whole.UNKNOWN and (sign is Sign.NONE or (sign is Sign.NEWER and is_cut(disk, home, entry.name)))
+    if said.whole is Whole.NO or doubtful:
+        return Seen(name=entry.name, state=State.INCOMPLETE, why=said.why)
+    report = anew or formats.recognise(disk, path).check(disk, path)
+    if report.problems:
+        return _damaged(
+            entry, [Damage(file=found.file, offset=found.offset, what=found.what, tensor=found.tensor) for found in report.problems]
+        )
+    why = said.why if said.whole is Whole.YES else sign.value
+    blind = f" ({report.blind})" if report.blind else ""
+    sealed = _seal(disk, home, entry, ask, sign=sign, each=each, anew=anew is not None) if ask.act else ", not sealed"
+    return Seen(name=entry.name, state=State.SOUND, why=f"{why}{blind}{sealed}")
+
+
+def _seal(disk: Disk, home: Home, entry: Entry, ask: Ask, *, sign: Sign, each: Each, anew: bool) -> str:
+    """Seal what is about to be taken; a disk that does not take the manifest keeps nobody from resuming."""
+    try:
+        sealing = seal(disk, home, entry, label=ask.label, marker=ask.complete, sign=sign, each=each, stay_cached=True, anew=anew)
+    except OSError as error:
+        return f", not sealed: {told(error, worked_before=False)}"
+    return ", sealed now" if sealing.outcome is Outcome.SEALED else f", not sealed: {sealing.why}"
+
+
+def _damaged(entry: Entry, damages: Collection[Damage], *, changed: bool = False) -> Seen:
+    first, *more = damages
+    late = "; somebody wrote to it after the seal" if changed else ""
+    why = f"damaged: {first}" + (f" (and {len(more)} more)" if more else "") + late
+    return Seen(name=entry.name, state=State.DAMAGED, why=why, damages=tuple(damages))
+
+
+def _set_aside(disk: Disk, home: Home, seen: list[Seen]) -> list[Seen]:
+    """Quarantine what is damaged; a disk that does not let us is said."""
+    moved = []
+    for each in seen:
+        if each.state is State.DAMAGED:
+            try:
+                there = quarantine(disk, home, each.name, why="\n".join(map(str, each.damages)))
+                moved.append(msgspec.structs.replace(each, moved_to=str(there)))
+            except OSError as error:
+                moved.append(msgspec.structs.replace(each, why=f"{each.why}; it stays where it is: {told(error, worked_before=False)}"))
+        else:
+            moved.append(each)
+    return moved
+
+
+def _tidy(disk: Disk, home: Home) -> list[str]:
+    try:
+        sweep(disk, home)
+    except OSError as error:
+        return [f"old trash stays: {told(error, worked_before=False)}"]
+    return []
+
+
+def _gone(disk: Disk, home: Home, taken: Entry, candidates: list[Entry]) -> list[str]:
+    """Newer ones that were sealed and are not there any more."""
+    there = {entry.name for entry in candidates}
+    lost = [name for name in sorted(sealed_names(disk, home) - there) if _newer(disk, home, name, taken)]
+    return [f"{', '.join(lost[:_TELL])}: sealed, and not there any more"] if lost else []
+
+
+def _newer(disk: Disk, home: Home, name: str, taken: Entry) -> bool:
+    try:
+        manifest = manifest_of(disk, home, name)
+    except (Damaged, Newer):
+        return True
+    return manifest is not None and taken.step is not None and (manifest.step or 0) > taken.step
+
+
+def _taken(home: Home, entry: Entry, seen: list[Seen], notes: list[str]) -> Picked:
+    step = f"step {entry.step}" if entry.step is not None else "the newest by its time"
+    why = f"{entry.name}: {step}, {seen[-1].why}{_told(seen[:-1], notes)}"
+    return Picked(path=str(home.checkpoint(entry.name)), name=entry.name, step=entry.step, why=why, seen=tuple(seen))
+
+
+def _nothing(home: Home, ask: Ask, seen: list[Seen], notes: list[str]) -> Picked:
+    """Nothing to resume from: because there never was (the beginning), or because it is broken (stop)."""
+    unreadable = next((each for each in seen if each.state is State.UNREADABLE), None)
+    if unreadable:
+        raise OSError(f"no checkpoint in {home.folder} can be read{_told(seen, notes)}")
+    broken = sum(each.state is State.DAMAGED for each in seen)
+    if broken:
+        raise Damaged(
+            f"{broken} of the {len(seen)} checkpoints in {home.folder} were whole once and are damaged, and no other is whole"
+            f"{_told(seen, notes)}",
+            hint="nothing was moved or deleted; move them away to start from the beginning",
+        )
+    where = f"{home.folder} has no checkpoint that matches {ask.pattern}" if not seen else f"no checkpoint in {home.folder} can be used"
+    return Picked(path=None, why=f"{where}: from the beginning{_told(seen, notes)}", seen=tuple(seen))
+
+
+def _told(passed: list[Seen], notes: list[str]) -> str:
+    texts = [f"{each.name}: {each.why}" + (f", moved to {each.moved_to}" if each.moved_to else "") for each in passed]
+    more = f"; and {len(texts) - _TELL} more" if len(texts) > _TELL else ""
+    over = f"; passed over: {'; '.join(texts[:_TELL])}{more}" if texts else ""
+    return over + "".join(f"; {note}" for note in notes)

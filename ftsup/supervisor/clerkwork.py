@@ -19,7 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ftsup.checkpoint.pick import pick
+from ftsup.checkpoint.disk import RealDisk
+from ftsup.checkpoint.pick import Ask, pick
 from ftsup.errors import FtsupError
 from ftsup.supervisor import ranklogs
 from ftsup.supervisor.files import write_whole
@@ -75,7 +76,7 @@ class Work:
 
     def pick(self, *, folder: str, pattern: str, complete: str = "") -> dict[str, Any]:
         """Which checkpoint the next attempt resumes from."""
-        picked = pick(Path(folder), pattern=pattern, complete=complete)
+        picked = pick(RealDisk(), Path(folder), Ask(pattern=pattern, complete=complete))
         return {"path": picked.path, "step": picked.step, "why": picked.why}
 
     def logs(self, *, out: str, target: str, final: bool = False) -> bool:

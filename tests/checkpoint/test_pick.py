@@ -1,26 +1,24 @@
 from __future__ import annotations
 
 import os
-import zipfile
 
+import msgspec
 import pytest
 
-from ftsup.checkpoint.pick import pick
+from ftsup.checkpoint.disk import RealDisk
+from ftsup.checkpoint.entries import manifest_of
+from ftsup.checkpoint.home import Home
+from ftsup.checkpoint.manifest import encode
+from ftsup.checkpoint.pick import Ask, State
+from ftsup.checkpoint.pick import pick as pick_from
+from ftsup.checkpoint.seal import Sign
 from ftsup.errors import Damaged
+from ftsup.events import Epoch
+from tests.checkpoint.folders import contents, flip, save, saved, sealed, tear
 
 
-def save(path, *, size=4000):
-    """What torch.save writes is a zip."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", b"p" * 100)
-        archive.writestr("archive/data/0", os.urandom(size))
-    return path
-
-
-def tear(path, cut=30):
-    os.truncate(path, path.stat().st_size - cut)
-    return path
+def pick(folder, **ask):
+    return pick_from(RealDisk(), folder, Ask(**ask))
 
 
 def test_the_newest_step_wins_and_numbers_are_numbers(tmp_path):
@@ -28,7 +26,7 @@ def test_the_newest_step_wins_and_numbers_are_numbers(tmp_path):
         save(tmp_path / f"step{step}.pt")
     picked = pick(tmp_path, pattern="*.pt")
     assert (picked.path, picked.step) == (str(tmp_path / "step100.pt"), 100)
-    assert picked.why == "step100.pt: step 100, its directory is whole"
+    assert picked.why == "step100.pt: step 100, its zip directory is there and fits, sealed now"
 
 
 def test_a_torn_one_is_passed_over_and_said(tmp_path):
@@ -37,7 +35,7 @@ def test_a_torn_one_is_passed_over_and_said(tmp_path):
     (tmp_path / "step3.pt").touch()
     picked = pick(tmp_path, pattern="*.pt")
     assert picked.step == 1
-    assert "passed over: step3.pt: empty; step2.pt: torn (File is not a zip file)" in picked.why
+    assert "passed over: step3.pt: empty; step2.pt: torn: it has no zip directory at its end" in picked.why
 
 
 @pytest.mark.parametrize("cut", [1, 21, 22, 23, 60, 150, 200, 1000, 4000])
@@ -68,12 +66,14 @@ def test_a_first_save_that_was_killed_is_the_beginning_too(tmp_path):
     assert "step1.pt: torn" in picked.why
 
 
-def test_several_and_none_whole_is_no_answer(tmp_path):
+def test_several_that_were_never_whole_are_no_damage(tmp_path):
     for step in range(5):
         tear(save(tmp_path / f"step{step}.pt"))
-    with pytest.raises(Damaged, match=r"none of the 5 checkpoints.*and 2 more") as raised:
-        pick(tmp_path, pattern="*.pt")
-    assert "hint: move them away" in str(raised.value)
+    picked = pick(tmp_path, pattern="*.pt")
+    assert picked.path is None
+    assert {seen.state for seen in picked.seen} == {State.INCOMPLETE}
+    assert "from the beginning; passed over: step4.pt: torn" in picked.why
+    assert picked.why.endswith("and 2 more")
 
 
 def test_the_placeholder_says_where_the_step_stands(tmp_path):
@@ -114,32 +114,169 @@ def test_a_pattern_may_reach_into_folders(tmp_path):
     assert pick(tmp_path, pattern="**/*.pt").step == 10
 
 
-def test_a_distributed_checkpoint_is_whole_with_its_metadata(tmp_path):
-    for step in (1, 2):
-        (tmp_path / f"step-{step}").mkdir()
-        (tmp_path / f"step-{step}" / "__0_0.distcp").write_bytes(b"x")
-    (tmp_path / "step-1" / ".metadata").touch()
-    assert pick(tmp_path, pattern="step-*").step == 1
-    (tmp_path / "step-2" / ".metadata").touch()
-    assert pick(tmp_path, pattern="step-*").step == 2
-
-
 def test_a_completion_marker_decides_for_directories(tmp_path):
     for step in (1, 2):
         (tmp_path / f"step-{step}").mkdir()
-        (tmp_path / f"step-{step}" / ".metadata").touch()
+        (tmp_path / f"step-{step}" / "part").write_bytes(b"numbers")
     (tmp_path / "step-1" / "DONE").touch()
     picked = pick(tmp_path, pattern="step-*", complete="DONE")
     assert picked.step == 1
     assert "step-2: has no DONE" in picked.why
 
 
-def test_what_cannot_say_whether_it_is_whole_counts_once_a_newer_one_exists(tmp_path):
-    (tmp_path / "step1.bin").write_bytes(b"numbers")
-    picked = pick(tmp_path, pattern="*.bin")
-    assert picked.path is None
-    assert "cannot say whether it is whole" in picked.why
-    (tmp_path / "step2.bin").write_bytes(b"numbers")
+def test_what_cannot_say_whether_it_is_whole_counts_when_a_newer_one_exists(tmp_path):
+    for step in (1, 2):
+        (tmp_path / f"step{step}.bin").write_bytes(b"numbers")
     picked = pick(tmp_path, pattern="*.bin")
     assert picked.step == 1
     assert "a newer one exists" in picked.why
+    assert "step2.bin: a file of a kind that cannot say whether it is whole" in picked.why
+
+
+def test_what_was_cut_off_stays_doubtful_whatever_later_attempts_write(tmp_path):
+    torn = tmp_path / "step1.bin"
+    torn.write_bytes(b"num")
+    assert pick(tmp_path, pattern="*.bin").path is None  # its attempt is dead
+    for step in (2, 3):
+        (tmp_path / f"step{step}.bin").write_bytes(b"numbers")
+    assert pick(tmp_path, pattern="*.bin").step == 2
+    (tmp_path / "step2.bin").unlink()
+    assert pick(tmp_path, pattern="*.bin").path is None
+    torn.write_bytes(b"numbers")  # written again, by an attempt that went on
+    assert pick(tmp_path, pattern="*.bin").step == 1
+
+
+def test_an_attempt_that_ended_well_wrote_its_last_one_whole(tmp_path):
+    (tmp_path / "step1.bin").write_bytes(b"numbers")
+    picked = pick(tmp_path, pattern="*.bin", ended=True)
+    assert picked.step == 1
+    assert "step 1, its attempt ended by itself with success (" in picked.why
+
+
+def test_a_look_changes_nothing(tmp_path):
+    save(tmp_path / "step1.pt")
+    (tmp_path / "step2.bin").write_bytes(b"numbers")
+    picked = pick(tmp_path, act=False)
+    assert picked.why.startswith("step1.pt: step 1, its zip directory is there and fits, not sealed; passed over: step2.bin")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step1.pt", "step2.bin"]
+
+
+def test_a_step_that_two_names_hold_is_decided_by_the_epoch(tmp_path):
+    for name, attempt, time_ns in (("a-step7.pt", 2, 1), ("b-step7.pt", 1, 2)):
+        os.utime(save(tmp_path / name), ns=(time_ns, time_ns))
+        sealed(tmp_path, name, epoch=Epoch(1, attempt))
+    assert pick(tmp_path).name == "a-step7.pt"
+
+
+def test_the_older_directory_that_is_newer_by_its_time_is_not_taken(tmp_path):
+    for step, time_ns in ((1, 9_000_000_000), (2, 1)):
+        save(tmp_path / f"step{step}" / "model.pt")
+        (tmp_path / f"step{step}" / "DONE").touch()
+        os.utime(tmp_path / f"step{step}", ns=(time_ns, time_ns))
+    assert pick(tmp_path, complete="DONE").step == 2
+
+
+def test_suspects_are_passed_over_and_stay(tmp_path):
+    for step in (1, 2):
+        save(tmp_path / f"step{step}.pt")
+    picked = pick(tmp_path, avoid=["step2.pt"])
+    assert picked.step == 1
+    assert "step2.pt: passed over: attempts that resumed from it died" in picked.why
+    assert (tmp_path / "step2.pt").exists()
+
+
+def test_a_sealed_one_that_is_gone_is_said(tmp_path):
+    for step in (1, 2):
+        save(tmp_path / f"step{step}.pt")
+        sealed(tmp_path, f"step{step}.pt")
+    (tmp_path / "step2.pt").unlink()
+    assert pick(tmp_path).why == "step1.pt: step 1, verified against its manifest; step2.pt: sealed, and not there any more"
+
+
+def test_a_manifest_that_the_caller_knows_of_and_that_is_gone_is_damage(tmp_path):
+    for step in (1, 2):
+        save(tmp_path / f"step{step}.pt")
+    picked = pick(tmp_path, sealed=["step2.pt"])
+    assert picked.step == 1
+    assert "it was sealed, and its manifest is gone" in picked.why
+
+
+def test_files_that_come_late_are_waited_for(tmp_path):
+    home = Home(tmp_path)
+    save(tmp_path / "step1.pt")
+    save(tmp_path / "step2" / "model.pt")
+    (tmp_path / "step2" / "DONE").touch()
+    sealed(tmp_path, "step2", marker="DONE")
+    (tmp_path / "step2" / "model.pt").rename(tmp_path / "late")
+    now = [0.0]
+
+    def again():
+        now[0] += 5
+        if now[0] == 30:
+            (tmp_path / "late").rename(home.checkpoint("step2") / "model.pt")
+        return now[0] <= 60
+
+    picked = pick_from(RealDisk(), tmp_path, Ask(pattern="step*"), again=again)
+    assert (picked.name, picked.seen[0].state, now) == ("step2", State.VERIFIED, [30.0])
+    (tmp_path / "step2" / "model.pt").unlink()
+    picked = pick_from(RealDisk(), tmp_path, Ask(pattern="step*"), again=again)
+    assert (picked.name, picked.seen[0].why) == ("step1.pt", "damaged: model.pt: missing")
+
+
+def test_an_incomplete_one_is_not_waited_for(tmp_path):
+    save(tmp_path / "step1.pt")
+    tear(save(tmp_path / "step2.pt"))
+    assert pick_from(RealDisk(), tmp_path, Ask(), again=lambda: pytest.fail("waits")).step == 1
+
+
+def test_several_damaged_in_a_row_are_set_aside_and_said(tmp_path):
+    for step in range(1, 6):
+        save(tmp_path / f"step{step}.pt")
+        sealed(tmp_path, f"step{step}.pt")
+    for step in (3, 4, 5):
+        flip(tmp_path / f"step{step}.pt", 500)
+    picked = pick(tmp_path)
+    assert picked.step == 2
+    assert [seen.state for seen in picked.seen] == [State.DAMAGED] * 3 + [State.VERIFIED]
+    for step in (3, 4, 5):
+        box = tmp_path / ".ftsup" / "quarantine" / f"step{step}.pt.1"
+        assert sorted(path.name for path in box.iterdir()) == ["manifest.json", f"step{step}.pt", "why.txt"]
+        assert (box / "why.txt").read_text().startswith(f"step{step}.pt\nthe file, block 0 (at byte 0): other bytes than were sealed")
+    assert pick(tmp_path).why == "step2.pt: step 2, verified against its manifest"
+
+
+def test_all_damaged_is_no_answer_and_stays_none(tmp_path):
+    for step in range(5):
+        save(tmp_path / f"step{step}.pt")
+        sealed(tmp_path, f"step{step}.pt")
+        flip(tmp_path / f"step{step}.pt", 500)
+    before = contents(tmp_path)
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"5 of the 5 checkpoints.*and 2 more\nhint: nothing was moved or deleted"):
+            pick(tmp_path)
+        assert contents(tmp_path) == before
+
+
+def test_a_new_save_in_the_old_one_s_place_is_taken_where_its_kind_vouches_for_every_byte(tmp_path):
+    saved(tmp_path / "step1.pt", value=1)
+    sealed(tmp_path, "step1.pt")
+    saved(tmp_path / "step1.pt", value=2)
+    picked = pick(tmp_path)
+    assert picked.why == "step1.pt: step 1, written again after its seal; its zip directory is there and fits, sealed now"
+    assert pick(tmp_path).why == "step1.pt: step 1, verified against its manifest"
+
+
+def test_a_rolling_name_may_be_written_again_by_any_kind(tmp_path):
+    (tmp_path / "last.bin").write_bytes(b"numbers")
+    sealed(tmp_path, "last.bin", sign=Sign.ENDED)
+    (tmp_path / "last.bin").write_bytes(b"other numbers")
+    assert pick(tmp_path).seen[0].state is State.INCOMPLETE
+    assert pick(tmp_path, ended=True).name == "last.bin"
+
+
+def test_a_manifest_of_a_newer_ftsup_is_no_damage(tmp_path):
+    save(tmp_path / "step1.pt")
+    sealed(tmp_path, "step1.pt")
+    manifest = manifest_of(RealDisk(), Home(tmp_path), "step1.pt")
+    Home(tmp_path).manifest("step1.pt").write_bytes(encode(msgspec.structs.replace(manifest, schema=2)))
+    assert pick(tmp_path, act=False).seen[0].state is State.SOUND
