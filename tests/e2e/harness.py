@@ -248,7 +248,9 @@ class Run:
 
     def until_ended(self, *, within_s: float = WITHIN_S) -> Job:
         """The job left Slurm's queue, and no process of it is left."""
-        job: Job = self.until(lambda: (job := self.show()).state not in {JobState.PENDING, JobState.RUNNING} and not job.completing and job)
+        job: Job = self.until(
+            lambda: (job := self.show()).state not in {JobState.PENDING, JobState.RUNNING} and not job.completing and job, within_s=within_s
+        )
         self.until(lambda: not list(carrying(f"FTSUP_MARK={self.place.id}/")), within_s=20)
         return job
 

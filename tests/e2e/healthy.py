@@ -17,7 +17,7 @@ from pathlib import Path
 from ftsup_worker import beat, phase
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-STEPS = 24
+STEPS = 60
 
 
 def meeting() -> Callable[[], None]:
@@ -66,12 +66,12 @@ def main() -> None:
         meet()
     for step in range(1, STEPS + 1):
         save_s, evaluate_s = 30 * step_s * chance.uniform(0.3, 1), 40 * step_s * chance.uniform(0.5, 1)
-        burst = chance.uniform(5, 15) if chance.random() < 0.15 else 1.0
+        burst = chance.uniform(5, 15) if chance.random() < 0.05 else 1.0
         parts = chance.randint(8, 16) if habits["accumulate"] else 1
-        if step % 8 == 0 and (RANK == 0 or not habits["save alone"]):
+        if step % 20 == 0 and (RANK == 0 or not habits["save alone"]):
             with phase("checkpoint"):
                 work(save_s)
-        if step % 12 == 0 and (RANK == 0 or not habits["evaluate alone"]):
+        if step % 30 == 0 and (RANK == 0 or not habits["evaluate alone"]):
             with phase("evaluation"):
                 work(evaluate_s, parts=40)
         work(step_s * (burst if burst > 1 else slowness[RANK]), parts=parts)

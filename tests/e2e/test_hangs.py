@@ -89,6 +89,7 @@ class Hang(NamedTuple):
 
 def test_hangs_in_a_data_loaders_worker_and_in_a_save(site) -> None:
     hangs = Hangs(site, workers_per_node=2)
+    (learned,) = hangs.run.until(lambda: hangs.run.events(ev.Learned))
     loader = hangs.strike(1, "loader")
     assert loader.root.how is How.QUIET
     assert loader.root.where.endswith("in train")
@@ -101,6 +102,11 @@ def test_hangs_in_a_data_loaders_worker_and_in_a_save(site) -> None:
     assert save.root.where.endswith("in __reduce__")
     assert save.others_wait()
     hangs.end()
+
+    launches = {order.epoch: order for order in hangs.run.orders(ev.Launch)}
+    assert launches[Epoch(1, 1)].median_s == launches[Epoch(1, 1)].restart_s == 0.0
+    assert launches[Epoch(1, 2)].median_s == learned.median_s, "what the first attempt learned is in force in the next"
+    assert launches[Epoch(1, 3)].restart_s > 1.0
 
 
 @pytest.mark.drill

@@ -40,6 +40,19 @@ stand_still()
 """
 
 
+LOADER = """
+import ctypes, os, signal, sys, time
+def fetch():
+    if sys.argv[1] != "none" and os.fork() == 0:
+        if sys.argv[1] == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif ctypes.CDLL(None).vfork() == 0:
+            time.sleep(600)
+    print("here", flush=True)
+    time.sleep(600)
+"""
+
+
 class Node:
     def __init__(self, folder):
         self.beats, self.out, self.folder = folder / "beats", folder / "out", folder / "incident"
@@ -155,6 +168,29 @@ def test_a_rank_in_state_d_is_shown_with_the_place_in_the_kernel(node):
     assert fault.error.startswith("in state D")
     told = json.loads((node.folder / "node.json").read_text())
     assert told["missing"] == ["no stack of rank 0: its process is disk"]
+
+
+@pytest.mark.parametrize(
+    "word, state, error",
+    [
+        ("kernel", procs.State.DISK, "which is in state D"),
+        ("stop", procs.State.STOPPED, "which is stopped"),
+        ("none", None, "its data loader"),
+    ],
+)
+def test_a_worker_that_cannot_answer_is_shown_by_its_state(node, tmp_path, word, state, error):
+    loader = tmp_path / "torch" / "utils" / "data"
+    loader.mkdir(parents=True)
+    (loader / "dataloader.py").write_text(LOADER)
+    node.script.write_text(f"import sys; sys.path.insert(0, {str(loader)!r}); import dataloader; dataloader.fetch()")
+    rank = node.start(0, word)
+    node.until(lambda: node.said(0))
+    children = procs.below(rank.pid)
+    node.until(lambda: all(procs.look(child.pid).state is state for child in children[:1]))
+    (fault,) = collect(node.job())
+    assert (fault.how, fault.rank) == (How.QUIET, 0)
+    assert error in fault.error
+    assert all(str(child.pid) in fault.error for child in children[:1])
 
 
 def test_forked_children_of_a_rank_are_shown_as_well(node):

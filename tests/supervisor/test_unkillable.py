@@ -75,6 +75,15 @@ def test_what_only_a_dead_guard_knew_lives_on_and_that_is_said(tmp_path) -> None
         os.kill(hidden, signal.SIGKILL)
 
 
+def test_a_sweep_that_is_killed_is_made_again() -> None:
+    run = f"test/{uuid.uuid4().hex}/n1"
+    with running("sleep", "600", FTSUP_MARK=f"{run}/1.1") as left:
+        one = child.sweep(f"{run}/", now=CLOCK.now())
+        os.kill(one.guard_pid, signal.SIGKILL)
+        assert until(one, child.Gone, []).left == ()
+        assert left.wait(10) == -signal.SIGKILL
+
+
 def test_a_sweep_that_finds_nothing_is_sure() -> None:
     with running("sleep", "600"):
         gone = until(child.sweep(f"test/{uuid.uuid4().hex}/n1/", now=CLOCK.now()), child.Gone, [])
