@@ -47,7 +47,7 @@ def trash(disk: Disk, home: Home, name: str) -> None:
     """Out of sight by one rename; `sweep` frees the room."""
     make_folders(disk, home.trash, below=home.folder)
     disk.rename(home.checkpoint(name), next(path for path in _numbered(home.trash, name) if disk.look(path) is None))
-    _forget(disk, home, name)
+    forget(disk, home, name)
 
 
 def sweep(disk: Disk, home: Home) -> Removed:
@@ -61,7 +61,7 @@ def sweep(disk: Disk, home: Home) -> Removed:
     for old in _names(disk, home.trash):
         name = of_numbered(old)
         if not disk.look(home.checkpoint(name)):
-            _forget(disk, home, name)
+            forget(disk, home, name)
         size = sum(facts.size_bytes for facts in files_below(disk, home.trash / old).values())
         left = remove_tree(disk, home.trash / old)
         held += left
@@ -87,7 +87,7 @@ def _move_manifest(disk: Disk, home: Home, name: str, box: Path) -> None:
         disk.rename(home.manifest(name), box / _MANIFEST)
 
 
-def _forget(disk: Disk, home: Home, name: str) -> None:
+def forget(disk: Disk, home: Home, name: str) -> None:
     """What we know about a checkpoint that is gone, and the folders that it leaves empty."""
     for path in (home.manifest(name), home.cut_mark(name)):
         with contextlib.suppress(FileNotFoundError):

@@ -152,6 +152,9 @@ class Checkpoint(Section, frozen=True, kw_only=True):
         1800.0
     )
     keep: Annotated[Count, Meta(description="verified checkpoints that are never deleted")] = 3
+    seal_rate_bytes: Annotated[
+        Size, Meta(description="bytes a second and node that sealing may read, beside training; 0: as fast as it can")
+    ] = 200 << 20
     complete: Annotated[
         str,
         Meta(
