@@ -92,11 +92,9 @@ def ask(kind: type[_T], path: Path, *, offset: int, length: int) -> _T:
     """What the pickle there says; Unread when the limits or its bytes do not allow it. Length 0: as far as it goes."""
     if length > SIZE_CAP:
         raise Unread(f"its pickle has {length} bytes, and only {SIZE_CAP} are looked into", damaged=False)
-    assumed = length or ASSUMED_BYTES
-    memory, cpu_s = MEMORY_BYTES + MEMORY_PER_BYTE * assumed, CPU_S + assumed // CPU_BYTES_PER_S
-    script = str(Path(__file__).with_name("unpickle.py"))
-    words = (QUESTIONS[kind], str(path), offset, length, memory, cpu_s)
-    done = proc.run((sys.executable, "-I", "-S", script, *map(str, words)), deadline_s=DEADLINE_S)
+    argv = command(kind, path, offset=offset, length=length)
+    memory, cpu_s = _limits(length)
+    done = proc.run(argv, deadline_s=DEADLINE_S)
     limits = f"within {memory >> 20} MiB and {cpu_s} s of CPU"
     if not done.ok:
         how = done.why or (f"signal {-done.code}" if done.code and done.code < 0 else done.err.strip().rpartition("\n")[2][:200])
@@ -107,6 +105,18 @@ def ask(kind: type[_T], path: Path, *, offset: int, length: int) -> _T:
         why = _why_not(done.out) or _Why(f"it says what no such pickle says: {error}", limit=False)
         what = f"its pickle could not be read {limits}" if why.limit else f"its pickle is damaged ({why.why})"
         raise Unread(what, damaged=not why.limit) from error
+
+
+def command(kind: type[msgspec.Struct], path: Path, *, offset: int, length: int) -> tuple[str, ...]:
+    """The child that reads it: without site-packages and the environment's Python settings."""
+    script = str(Path(__file__).with_name("unpickle.py"))
+    return (sys.executable, "-I", "-S", script, QUESTIONS[kind], str(path), *map(str, (offset, length, *_limits(length))))
+
+
+def _limits(length: int) -> tuple[int, int]:
+    """Bytes of memory and seconds of CPU."""
+    assumed = length or ASSUMED_BYTES
+    return MEMORY_BYTES + MEMORY_PER_BYTE * assumed, CPU_S + assumed // CPU_BYTES_PER_S
 
 
 def _why_not(text: str) -> _Why | None:

@@ -22,6 +22,9 @@ NAME_CAP = 500
 MODULE_PARTS = {"_parameters", "_buffers", "_modules"}
 """A pickled torch module holds its tensors in these; a state dict's names leave them out."""
 
+DCP_MODULE = "torch.distributed.checkpoint.metadata"
+DCP_KINDS = {"TensorStorageMetadata", "BytesStorageMetadata", ""}
+
 
 class Record:
     """What an object would have been made of."""
@@ -155,12 +158,14 @@ def _storages(root: object) -> dict[str, dict[str, object]]:
 
 def dcp(file: BinaryIO) -> dict[str, object]:
     """Of torch.distributed.checkpoint's .metadata: each item's file, place, length and name."""
-    state = Inert(file).load().state
+    state = _state(Inert(file).load(), "Metadata")
     items = []
     for index, info in state["storage_data"].items():
         where = info.state
-        fqn = index.state["fqn"]
-        kind = getattr(state["state_dict_metadata"].get(fqn), "origin", ("", ""))[1]
+        fqn = _state(index, "MetadataIndex")["fqn"]
+        module, kind = getattr(state["state_dict_metadata"].get(fqn), "origin", (DCP_MODULE, ""))
+        if module != DCP_MODULE or kind not in DCP_KINDS:
+            raise TypeError(f"{str(fqn)[:NAME_CAP]} is described by {module[:NAME_CAP]}.{kind[:NAME_CAP]}")
         items.append(
             {
                 "file": str(where["relative_path"]),
@@ -172,6 +177,12 @@ def dcp(file: BinaryIO) -> dict[str, object]:
             }
         )
     return {"items": items, "names": [str(name)[:NAME_CAP] for name in state["state_dict_metadata"]]}
+
+
+def _state(found: Record, name: str) -> dict[str, Any]:
+    if found.origin != (DCP_MODULE, name) or not isinstance(found.state, dict):
+        raise TypeError(f"no {name} where one has to be")
+    return found.state
 
 
 QUESTIONS: dict[str, Callable[[BinaryIO], dict[str, object]]] = {"torch": torch_names, "legacy": torch_legacy, "dcp": dcp}

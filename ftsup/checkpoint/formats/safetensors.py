@@ -69,9 +69,10 @@ def recognise(disk: Disk, path: Path) -> bool:
 
 def looks_like(span: Span) -> bool:
     """Begins with the length of a header and a header."""
-    if span.size <= _LENGTH_BYTES:
+    try:
+        head = span.read(0, _LENGTH_BYTES + 1)
+    except Torn:
         return False
-    head = span.read(0, _LENGTH_BYTES + 1)
     return int.from_bytes(head[:_LENGTH_BYTES], "little") <= min(HEADER_CAP, span.size) and head[_LENGTH_BYTES:] == b"{"
 
 

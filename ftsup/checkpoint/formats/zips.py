@@ -28,6 +28,8 @@ _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _FLAG_DESCRIPTOR = 8
 _STORED, _DEFLATED = 0, 8
 _EXTRA_ZIP64, _EXTRA_PADDING = 1, 0x4246  # "FB": torch moves each record's data to a multiple of 64 with it
+_MADE_BY = {0x031E, 45}
+"""What torch and Python write into a 64-bit end."""
 _DIRECTORY_CAP = 256 << 20
 
 
@@ -67,9 +69,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 def looks_like(span: Span) -> bool:
     """A zip by its first or by its last bytes: one of them may be damaged."""
-    if span.size < _END.size:
+    try:
+        return span.read(0, 4) == MAGIC or span.read(span.size - _END.size, 4) == END_MAGIC
+    except Torn:
         return False
-    return span.read(0, 4) == MAGIC or span.read(span.size - _END.size, 4) == END_MAGIC
 
 
 def layout(span: Span) -> Layout:
@@ -109,10 +112,10 @@ def _ending(span: Span) -> tuple[int, int, int]:
 
 
 def _ending64(span: Span, at: int) -> tuple[int, int, int]:
-    magic, size, _, needed, disk, first_disk, here, count, directory_size, directory_at = _END64.unpack(span.read(at, _END64.size))
+    magic, size, made_by, needed, disk, first_disk, here, count, directory_size, directory_at = _END64.unpack(span.read(at, _END64.size))
     _, where_disk, where, disks = _LOCATOR.unpack(span.read(at + _END64.size, _LOCATOR.size))
     expected = (b"PK\x06\x06", _END64.size - 12, 45, 0, 0, count, 0, at, 1)
-    if (magic, size, needed, disk, first_disk, here, where_disk, where, disks) != expected:
+    if made_by not in _MADE_BY or (magic, size, needed, disk, first_disk, here, where_disk, where, disks) != expected:
         raise Torn("the 64-bit end of its zip directory is damaged", offset=span.begin + at)
     return count, directory_size, directory_at
 
