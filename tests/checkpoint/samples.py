@@ -28,9 +28,9 @@ def make_torch(folder: Path) -> None:
     torch.save(whole, folder / "zip.pt")
     torch.save({"w": torch.arange(6.0), "b": torch.ones(2)}, folder / "small.pt")
     torch.save(whole, folder / "legacy.pt", _use_new_zipfile_serialization=False)
-    dcp.save({"model": whole["model"], "step": 3, "tail": [torch.arange(4), "text"]}, checkpoint_id=folder / "dcp", no_dist=True)
+    dcp.save({"model": whole["model"], "step": 3, "tail": [torch.arange(4), "text"]}, checkpoint_id=folder / "dcp")
     writer = dcp.FileSystemWriter(folder / "dcp-many", single_file_per_rank=False, thread_count=2)
-    dcp.save({"model": whole["model"], "step": 3}, storage_writer=writer, no_dist=True)
+    dcp.save({"model": whole["model"], "step": 3}, storage_writer=writer)
 
 
 def make(folder: Path) -> None:
@@ -42,7 +42,7 @@ def make(folder: Path) -> None:
     weights = {"a.weight": torch.ones(10, 10), "a.bias": torch.zeros(5, dtype=torch.bfloat16), "empty": torch.ones(0, 3)}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     writer = dcp.FileSystemWriter(folder / "dcp-safetensors", serialization_format=SerializationFormat.SAFETENSORS)
-    dcp.save({"model": weights, "step": 3}, storage_writer=writer, no_dist=True)
+    dcp.save({"model": weights, "step": 3}, storage_writer=writer)
     torch.serialization.set_crc32_options(False)
     try:
         torch.save(state(), folder / "nocrc.pt")

@@ -12,6 +12,7 @@ import torch
 
 from ftsup.checkpoint import formats
 from ftsup.checkpoint.formats import Kind, Whole
+from ftsup.checkpoint.formats.kind import Report
 from ftsup.errors import Missing
 from tests.checkpoint import samples
 
@@ -227,6 +228,23 @@ def test_a_compressed_record_is_inflated_and_checked(sample, disk, tmp_path):
     data = bytearray(path.read_bytes())
     data[300] ^= 1
     path.write_bytes(data)
+    assert kind.check(disk, path).problems
+
+
+@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+def test_a_file_above_4_gb_has_wide_sizes_and_places(tmp_path, disk):
+    path = tmp_path / "big.pt"
+    torch.save({"big": torch.zeros((1 << 32) + 4096, dtype=torch.uint8), "behind": torch.ones(3)}, path)
+    kind = formats.recognise(disk, path)
+    assert (formats.complete(disk, path).whole, kind.check(disk, path)) == (Whole.YES, Report())
+    size = path.stat().st_size
+    (behind,) = [place for place in kind.locate(disk, path, "", range(1 << 32, size)) if place.tensor == "behind"]
+    assert behind.region == "data/1"
+    with path.open("r+b") as file:
+        file.seek(size - 1000)
+        assert file.write(b"\x55") == 1
     assert kind.check(disk, path).problems
 
 
