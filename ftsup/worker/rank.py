@@ -117,7 +117,10 @@ class Rank:
         """
         writer = self.writer
         longs = writer.longs
-        writer.words[BEATS] += 1
+        try:
+            writer.words[BEATS] += 1
+        except ValueError as error:
+            self._cannot_count(error)
         writer.halves[PHASE] = IN_STEP
         lead = self._lead()
         if lead is optimizer:
@@ -130,6 +133,12 @@ class Rank:
             self._other(optimizer)
         if longs[ASK] != self._heard:
             self._hear()
+
+    def _cannot_count(self, error: ValueError) -> None:
+        """After four billion beats (weeks of steps of a millisecond) it goes on living, and nothing is saved on request any more."""
+        if self.writer.words[BEATS] < _BEATS_END - 1:
+            raise error  # a signal handler of the script's
+        self.writer.longs[LIFE] += 1
 
     def _follow(self, optimizer: object) -> None:
         self.optimizer_built()
@@ -252,7 +261,10 @@ class Rank:
             if phase is None and writer.halves[PHASE] < IN_STEP:
                 writer.halves[PHASE] = IN_STEP
             if self._lead is _nobody:  # no optimizer of torch's: the script's own word is what ranks are compared by
-                writer.words[BEATS] += 1
+                try:
+                    writer.words[BEATS] += 1
+                except ValueError as error:
+                    self._cannot_count(error)
                 if writer.longs[ASK] != self._heard:
                     self._hear()
                 return

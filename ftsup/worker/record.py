@@ -107,7 +107,7 @@ def _type_name(error: BaseException) -> str:
 
 
 def _exit_text(error: SystemExit) -> str:
-    said: object = getattr(error, "text", None) or error.code
+    said: object = vars(error).get("text") or error.code
     return "" if said is None or isinstance(said, int) else str(said)
 
 

@@ -13,7 +13,7 @@ import sys
 from _frozen_importlib_external import PathFinder, SourceFileLoader, SourcelessFileLoader  # importlib.machinery's own; that one takes 1 ms
 
 from . import places, record, torchhook, warning
-from .counters import EXITED
+from .counters import EXITED, IN_SHUTDOWN
 
 TYPE_CHECKING = False  # what follows would take longer to import than all the rest
 if TYPE_CHECKING:
@@ -236,13 +236,14 @@ def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None
         return
     if error is not None:
         error.__traceback__ = _strip(error.__traceback__)
-    facts = record.describe(error)
-    rank.ended(-1 if facts["code"] is None else facts["code"])
     try:
+        facts = record.describe(error)
+        rank.ended(-1 if facts["code"] is None else facts["code"])
         record.write(places.exit_path(beats, number), facts, rank=number, step=rank.writer.step)
         if facts["how"] == "exception" and error is not None:
             record.tell_torchelastic(os.environ.get("TORCHELASTIC_ERROR_FILE"), facts)
     except Exception as trouble:  # noqa: BLE001 - the program's last line: how the script ended must not change
+        rank.reach(IN_SHUTDOWN)
         _complain(f"no exit record: {trouble}")
 
 

@@ -49,11 +49,17 @@ class _Waiting:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._background: wraps.Background | None = None
+        self._found: dict[str, ModuleType] = {}
+        self._asking: set[str] = set()
+        """Names that we ask the other finders for: those who ask around themselves must not have us ask again."""
 
     def found(self, module: ModuleType) -> None:
         """The script's import must not fail because a version of torch is not as we know it."""
         from . import wraps  # noqa: PLC0415 - a script without torch never needs it
 
+        if self._found.get(module.__name__) is module:  # two finders that wrap each other's loaders
+            return
+        self._found[module.__name__] = module
         try:
             self._background = self._background or wraps.Background(self._rank)
             wraps.FOUND[module.__name__](self._rank, module, self._background)
@@ -63,23 +69,33 @@ class _Waiting:
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name == "torch":
             self._rank.reach(IN_IMPORT)
-        if name not in WATCHED:
+        if name not in WATCHED or name in self._asking:
             return None
+        self._asking.add(name)
+        try:
+            spec = self._ask(name, path, target)
+        finally:
+            self._asking.discard(name)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            _after_import(spec.loader, name, self.found)
+        return spec
+
+    def _ask(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
+            find_spec = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find_spec(name, path, target) if find_spec else None
             if spec is not None:
-                if spec.loader is not None:
-                    _after_import(spec.loader, self.found)
                 return spec
         return None
 
 
-def _after_import(loader: Any, then: Callable[[ModuleType], None]) -> None:  # noqa: ANN401 - any object may be a loader
+def _after_import(loader: Any, name: str, then: Callable[[ModuleType], None]) -> None:  # noqa: ANN401 - any object may be a loader
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        del loader.exec_module
+        vars(loader).pop("exec_module", None)
         execute(module)
-        then(module)
+        if module.__name__ == name:  # a loader may be that of many modules
+            then(module)
 
     loader.exec_module = exec_module

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftsup.worker import beatfile
+from ftsup.worker import beatfile, counters
 from ftsup.worker.beatfile import Beat, Phase
 from ftsup.worker.rank import Rank
 
@@ -138,3 +138,16 @@ def test_a_script_that_says_its_steps_is_in_the_step_phase_and_beats(tmp_path: P
     seen = beatfile.read(tmp_path / "beat.0")
     assert seen is not None
     assert (seen.step, seen.beats, seen.phase) == (8, 2, Phase.STEP)
+
+
+def test_a_rank_lives_on_when_its_beats_can_be_counted_no_more(file: Path):
+    rank, optimizer, steps = joined(file), Optimizer(), 2**32 - 2
+    rank.writer.words[counters.BEATS] = steps
+    for _ in range(3):
+        rank.optimizer_stepped(optimizer)
+    assert (said(file).step, said(file).beats, said(file).activity) == (3, 2**32 - 1, 2**32 + 1)
+    rank = joined(file)
+    rank.writer.words[counters.BEATS] = steps
+    for step in range(3):
+        rank.beat(step=step)
+    assert (said(file).step, said(file).beats, said(file).activity) == (2, 2**32 - 1, 2**32 + 1)

@@ -90,6 +90,55 @@ def test_a_torch_that_cannot_be_imported_fails_without_our_frames(bench):
     assert (shim.returncode, shim.stderr) == (1, plain.stderr)
 
 
+LOOKS_AROUND = """
+import importlib.util, sys
+
+class Old:
+    "As finders were before Python 3.4."
+    def find_module(self, name, path=None):
+        return None
+
+class Busy:
+    "As wrapt's, and with it what traces and instruments: asks everybody else, and wraps the loader."
+    asking = False
+    def find_spec(self, name, path, target=None):
+        if self.asking:
+            return None
+        self.asking = True
+        try:
+            return importlib.util.find_spec(name) if name.startswith("torch") else None
+        finally:
+            self.asking = False
+
+class Greedy:
+    "Asks all the others by itself."
+    def find_spec(self, name, path, target=None):
+        if not name.startswith("torch"):
+            return None
+        for finder in list(sys.meta_path):
+            if finder is not self and hasattr(finder, "find_spec") and (spec := finder.find_spec(name, path, target)):
+                return spec
+"""
+
+
+@pytest.mark.parametrize("finder", ["Old()", "Busy()", "Greedy()"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_finders_of_other_tools_are_gone_along_with(bench, finder: str, place: int):
+    with_torch(bench)
+    bench.write("train.py", f"{LOOKS_AROUND}\nsys.meta_path.insert({place}, {finder})\nimport torch\ntorch.Optimizer().step()")
+    shim = bench.shim("train.py", str(bench.beats))
+    assert (shim.stdout.split(), shim.stderr, shim.returncode) == (["IMPORT"], "", 0)
+    assert (bench.beat().beats, bench.beat().step) == (1, 1)
+
+
+@pytest.mark.parametrize("change", ["del sys.meta_path[0]", "sys.meta_path = others"])
+def test_a_script_that_takes_our_finder_away_is_left_alone(bench, change: str):
+    with_torch(bench)
+    bench.write("train.py", f"import sys\nothers = sys.meta_path[1:]\n{change}\nimport torch; print('on')")
+    assert bench.shim("train.py", str(bench.beats)).stdout.split() == ["START", "on"]
+    assert bench.beat().activity == 2  # shutdown and exit
+
+
 def test_a_forked_child_says_nothing_in_its_parents_name(bench):
     bench.write(
         "train.py",
@@ -183,6 +232,25 @@ def test_an_error_that_cannot_be_printed_is_recorded(bench):
     bench.write("train.py", "class E(Exception):\n    def __str__(self): raise OSError\nraise E")
     bench.shim("train.py")
     assert bench.record()["type"] == "__main__.E"
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "class Code:\n    def __str__(self): raise ValueError('no words')\nsys.exit(Code())",
+        "class Leaves(SystemExit):\n    @property\n    def text(self): raise ValueError('no words')\nraise Leaves(3)",
+        "class Odd(Exception): __module__ = None\nraise Odd('x')",
+        "def deeper(): deeper()\ndeeper()",
+        "a, b = ValueError('a'), ValueError('b')\na.__cause__, b.__cause__ = b, a\nraise a",
+    ],
+    ids=["a code without words", "text of its own", "of no module", "too deep", "its own cause"],
+)
+def test_an_error_that_cannot_be_described_ends_the_script_as_ever(bench, ending: str):
+    bench.write("train.py", f"import sys\n{ending}\n")
+    plain, shim = bench.plain("train.py"), bench.shim("train.py")
+    assert (shim.returncode, shim.stdout) == (plain.returncode, plain.stdout)
+    assert (bench.record() is None) == ("ftsup: no exit record: no words\n" in shim.stderr)
+    assert bench.beat().phase is Phase.EXITED
 
 
 def test_a_record_that_cannot_be_written_changes_nothing(bench):
