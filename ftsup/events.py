@@ -209,6 +209,22 @@ class StepEnded(Event, frozen=True, kw_only=True):
     """The last lines it printed."""
 
 
+class Files(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint looks like from where it was picked, in few words: a node that sees the same has the same digest."""
+
+    count: int
+    size_bytes: int
+    digest: str
+    """Of every file's path and size."""
+
+
+class Picking(Event, frozen=True, kw_only=True):
+    """A checkpoint is being read back: so much of it since the last time that this was told."""
+
+    epoch: Epoch
+    size_bytes: int
+
+
 class CheckpointPicked(Event, frozen=True, kw_only=True):
     """Where the next attempt resumes: None = from the beginning."""
 
@@ -216,12 +232,48 @@ class CheckpointPicked(Event, frozen=True, kw_only=True):
     path: str | None = None
     step: int | None = None
     why: str = ""
+    name: str = ""
+    """Below the directory of the checkpoints; empty where an older ftsup wrote this."""
+    files: Files | None = None
+    took_s: float = 0.0
 
 
 class PickFailed(Event, frozen=True, kw_only=True):
     """The checkpoint could not be chosen: the disk did not answer, or nothing there can be trusted."""
 
     epoch: Epoch
+    why: str
+
+
+class Sealed(Event, frozen=True, kw_only=True):
+    """A checkpoint is whole, and every byte of it is in its manifest."""
+
+    epoch: Epoch
+    """The attempt that was then."""
+    name: str
+    step: int | None = None
+    size_bytes: int = 0
+    took_s: float = 0.0
+
+
+class Quarantined(Event, frozen=True, kw_only=True):
+    """A checkpoint is damaged and was set aside: renamed, never deleted."""
+
+    name: str
+    why: str
+    path: str
+
+
+class Pruned(Event, frozen=True, kw_only=True):
+    """Checkpoints that ftsup sealed were removed: there are enough newer ones, and those were verified."""
+
+    names: tuple[str, ...]
+    size_bytes: int = 0
+
+
+class CheckpointsTaken(Event, frozen=True, kw_only=True):
+    """The directory of the checkpoints belongs to another run, which is alive."""
+
     why: str
 
 
@@ -471,7 +523,8 @@ class Noted(Event, frozen=True, kw_only=True):
 
 
 LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
-    LeaderStarted, Tick, Away, NodeUp, NodeSilent, StartFailed, StepEnded, CheckpointPicked, PickFailed, Prepared,
+    LeaderStarted, Tick, Away, NodeUp, NodeSilent, StartFailed, StepEnded, Picking, CheckpointPicked, PickFailed, Sealed,
+    Quarantined, Pruned, CheckpointsTaken, Prepared,
     Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Busy, Stalled, Moving, RankEnded, Reported,
     Collected, AttemptOver, Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked, Noted,
 ]  # fmt: skip
@@ -505,6 +558,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rule: str = ""
     avoid: tuple[str, ...] = ()
     delay_s: float = 0.0
+    suspect: str = ""
+    """The checkpoint that is passed over from now on."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -525,6 +580,12 @@ class PickCheckpoint(Order, frozen=True, kw_only=True):
     """Choose what the next attempt resumes from."""
 
     epoch: Epoch
+    suspects: tuple[str, ...] = ()
+    """Not these: whole, but attempts could not begin from them."""
+    sealed: tuple[str, ...] = ()
+    """Those of which a manifest has to be there."""
+    ended: bool = False
+    """The last attempt ended by itself, and well."""
 
 
 class Prepare(Order, frozen=True, kw_only=True):
@@ -534,6 +595,8 @@ class Prepare(Order, frozen=True, kw_only=True):
     epoch: Epoch
     node_rank: int
     path: str | None = None
+    files: Files | None = None
+    """What has to be seen there before the launch."""
     hint: str = ""
     """The address of the batch host by which another node reached the leader."""
 

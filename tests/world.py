@@ -62,7 +62,10 @@ class World:
         self.strikes: list[Strike] = []
         self.later: list[tuple[float, int, Callable[[], None]]] = []
         self._ids: Iterator[int] = count(1)
-        self.saved: int = 0
+        self.stored: list[int] = []
+        """The steps of the checkpoints, as they were written."""
+        self.broken: dict[str, str] = {}
+        """Checkpoint -> what happens to an attempt that resumes from it: error, kill, exit, port or hang."""
         self.base = 0
         self.jitter: Random | None = None
         """Ranks take each step in a time of their own, one ahead of the others at most (they meet in the backward pass)."""
@@ -187,9 +190,7 @@ class World:
         elif isinstance(order, ev.StartNode):
             self.at(1.0, lambda: self._start_supervisor(order.node))
         elif isinstance(order, ev.PickCheckpoint):
-            path = f"step{self.saved}.pt" if self.saved else None
-            self.base = self.saved
-            self.at(0.0, lambda: self.tell(ev.CheckpointPicked(epoch=order.epoch, path=path, step=self.base if path else None)))
+            self._pick(order)
         elif isinstance(order, (ev.Prepare, ev.Launch, ev.AskRanks, ev.Collect, ev.Stop, ev.Leave)):
             if isinstance(order, ev.Launch):
                 self._check_launch(order)
@@ -209,6 +210,18 @@ class World:
             self.news.append(order.text)
         elif isinstance(order, ev.Quit):
             self.quit = order.code
+
+    def _pick(self, order: ev.PickCheckpoint) -> None:
+        self.base = next((step for step in sorted(self.stored, reverse=True) if f"step{step}.pt" not in order.suspects), 0)
+        name = f"step{self.base}.pt" if self.base else ""
+        picked = ev.CheckpointPicked(epoch=order.epoch, path=name and f"/c/{name}" or None, step=self.base or None, name=name)
+        self.at(0.0, lambda: self.tell(picked))
+
+    def _store(self, step: int) -> None:
+        """A checkpoint is written, and sealed in the background."""
+        if step not in self.stored:
+            self.stored.append(step)
+        self.at(2.0, lambda: self.tell(ev.Sealed(epoch=self.state.epoch, name=f"step{step}.pt", step=step)))
 
     def _check_launch(self, order: ev.Launch) -> None:
         """Never a Launch before all of the old attempt is gone."""
@@ -386,6 +399,7 @@ class World:
             first = act.order.node_rank * self.per_node
             node.ranks = [Rank(first + i, node.name, self.script) for i in range(self.per_node)]
             self._happen(node, noding.Started(t=self.t, pid=1, ranks=tuple(rank.rank for rank in node.ranks)))
+            self._load(node, act.order)
         elif isinstance(act, noding.Gather):
             faults = tuple(
                 Fault(how=How.QUIET if rank.hangs or self.apart else How.WAITING, node=node.name, rank=rank.rank)
@@ -397,6 +411,19 @@ class World:
             self.at(1.0, lambda: self._ended(node))
         elif isinstance(act, noding.Exit):
             node.state = None
+
+    def _load(self, node: Node, order: ev.Launch) -> None:
+        """What the first rank makes of a checkpoint that it cannot load."""
+        what = self.broken.get((order.path or "").rpartition("/")[2])
+        if what is None or order.node_rank:
+            return
+        if what == "hang":
+            node.ranks[0].hangs = True
+        elif what == "port":
+            fault = Fault(how=How.PORT, node=node.name, code=1)
+            self._happen(node, noding.ChildEnded(t=self.t, code=1, ended=(fault,)))
+        else:
+            self._strike(node.ranks[0], Strike(what, 0, 0, error=f"RuntimeError: {order.path} has no key epoch"))
 
     def _ended(self, node: Node) -> None:
         """Our stop ends those ranks that still live, and torchrun tells of it."""
@@ -434,7 +461,7 @@ class World:
                 rank.fault = Fault(how=How.RETURNED, node=rank.node, rank=rank.rank, code=0)
         step_now = self.base + ranks[0].beats
         if step_now % self.save_every == 0 and all(rank.alive for rank in ranks):
-            self.saved = max(self.saved, step_now)
+            self._store(step_now)
 
     def _in_turn(self, ranks: list[Rank], able: list[Rank], jitter: Random) -> list[Rank]:
         """Those whose step is through now: nobody is through step k before everybody else is in it."""
@@ -486,7 +513,7 @@ class World:
             rank.fault = Fault(how=how, node=rank.node, rank=rank.rank, code=self.exit_code)
         ranks = [one for node in self.nodes.values() for one in node.ranks]
         if len(ranks) == len(self.names) * self.per_node and all(one.took and one.saving_t is None for one in ranks):
-            self.saved = max(self.saved, self.base + min(one.beats for one in ranks))
+            self._store(self.base + min(one.beats for one in ranks))
 
     def partial(self) -> list[tuple[Epoch, int]]:
         """Saves that some ranks made and others did not."""
@@ -503,21 +530,24 @@ class World:
             if strike.rank != rank.rank or strike.step != done or strike.times <= 0:
                 continue
             strike.times -= 1
-            if strike.what == "hang":
-                rank.hangs = True
-            elif strike.what == "stuck-end":
-                rank.hangs, rank.phase = True, Phase.SHUTDOWN
-                rank.fault = Fault(how=How.RETURNED, node=rank.node, rank=rank.rank, code=0)
-            elif strike.what == "stop":
-                rank.process = Process.STOPPED
-            else:
-                rank.process = Process.GONE
-                how, extra = {
-                    "kill": (How.SIGNAL, {"signal": "SIGKILL"}),
-                    "error": (How.EXCEPTION, {"error": strike.error, "fingerprint": strike.error, "code": 1}),
-                    "exit": (How.EXIT, {"code": 3}),
-                }[strike.what]
-                rank.fault = Fault(how=how, node=rank.node, rank=rank.rank, **extra)
+            self._strike(rank, strike)
+
+    def _strike(self, rank: Rank, strike: Strike) -> None:
+        if strike.what == "hang":
+            rank.hangs = True
+        elif strike.what == "stuck-end":
+            rank.hangs, rank.phase = True, Phase.SHUTDOWN
+            rank.fault = Fault(how=How.RETURNED, node=rank.node, rank=rank.rank, code=0)
+        elif strike.what == "stop":
+            rank.process = Process.STOPPED
+        else:
+            rank.process = Process.GONE
+            how, extra = {
+                "kill": (How.SIGNAL, {"signal": "SIGKILL"}),
+                "error": (How.EXCEPTION, {"error": strike.error, "fingerprint": strike.error, "code": 1}),
+                "exit": (How.EXIT, {"code": 3}),
+            }[strike.what]
+            rank.fault = Fault(how=how, node=rank.node, rank=rank.rank, **extra)
 
     # What happened -------------------------------------------------------------------------------------------------------
 

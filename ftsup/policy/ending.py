@@ -324,6 +324,13 @@ def asked(state: State, event: ev.Asked, _rules: Rules) -> Change:
     return close(state, Verdict(kind=VerdictKind.CANCELLED, reason=f"cancelled by {event.who}", rule="cancelled"), event.t)
 
 
+def taken(state: State, event: ev.CheckpointsTaken, _rules: Rules) -> Change:
+    """Two runs that write and remove in one directory would ruin each other's checkpoints."""
+    if state.stage not in BEFORE_END:
+        return state, ()
+    return close(state, Verdict(kind=VerdictKind.STOP, reason=event.why, rule="checkpoints taken"), event.t)
+
+
 def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """An answer about our job."""
     if event.state in ENDED and not event.completing and state.stage is not Stage.OVER:

@@ -21,6 +21,9 @@ ERRORS = frozenset({How.EXCEPTION, How.EXIT, How.PEER, How.DISK})
 CRASHES = frozenset({How.SIGNAL, How.DEVICE})
 BLAMES = HANGS | CRASHES
 """What a node may be blamed for."""
+UNLOADABLE = frozenset({How.EXCEPTION, How.EXIT, How.SIGNAL})
+"""How a rank ends that cannot load its checkpoint. A port, a node, a hang, a disk or a GPU says nothing about the checkpoint."""
+SUSPECT = "suspect checkpoint"
 STARTS = frozenset({How.SETUP, How.HELLO, How.NODE, How.TORCHRUN, How.PORT, How.UNKILLABLE})
 
 
@@ -33,6 +36,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """False: its progress is unknown, it spends nothing."""
     rule: str = ""
     """The row that decided then."""
+    checkpoint: str = ""
+    """It resumed from this one, and ended before its first step."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +65,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """As it was before this attempt ended, with progress already taken in."""
     known: bool = True
     """Whether the attempt's progress is known."""
+    checkpoint: str = ""
+    """It resumed from this one, from which no attempt ever made a step, nor did it."""
 
     @property
     def root(self) -> Fault:
@@ -208,6 +215,24 @@ def _hello(case: Case, rules: Rules) -> Verdict | None:
     return _elsewhere(case, rules, missing, f"{', '.join(missing)} never said hello")
 
 
+def _suspect(case: Case, rules: Rules) -> Verdict | None:
+    """Verified is not loadable."""
+    now, name = case.root, case.checkpoint
+    if not name or now.how not in UNLOADABLE:
+        return None
+    past = case.history.past
+    other = next((one for one in reversed(past) if one.rule == SUSPECT), None)
+    if other is not None:
+        return _stop(
+            f"neither {other.checkpoint} nor {name}, the one before it, can be resumed from, although both are whole: "
+            f"from {other.checkpoint}, twice: {describe(other.root)}; from {name}: {describe(now)}"
+        )
+    if not any(one.checkpoint == name and one.root.how in UNLOADABLE for one in past):
+        return None
+    reason = f"twice before its first step, resumed from {name}: {describe(now)}; the checkpoint before it is tried once"
+    return msgspec.structs.replace(_restart(case, rules, reason), suspect=name)
+
+
 def _same_error(case: Case, _rules: Rules) -> Verdict | None:
     now, before = case.root, case.history.past[-1].root if case.history.past else None
     if now.how is not How.EXCEPTION or not now.fingerprint or before is None or before.fingerprint != now.fingerprint:
@@ -276,6 +301,7 @@ TABLE: tuple[Row, ...] = (
     Row("port", "somebody took the port: at once again", _port),
     Row("unkillable", "what cannot be killed keeps its GPU", _unkillable),
     Row("hello", "a node that never speaks eats attempt after attempt", _hello),
+    Row(SUSPECT, "verified is not loadable: the checkpoint before it is tried once, then stop", _suspect),
     Row("same error", "the same traceback twice is a bug", _same_error),
     Row("start errors", "on one node its fault, on several the configuration's", _start_errors),
     Row("same step", "twice at one step on the same nodes: once more elsewhere, then stop", _same_step),
@@ -297,7 +323,7 @@ def judge(case: Case, rules: Rules) -> Verdict:
 def remember(case: Case, verdict: Verdict) -> History:
     """The history after this attempt."""
     history = case.history
-    past = Past(epoch=case.epoch, root=case.root, counts=case.known, rule=verdict.rule)
+    past = Past(epoch=case.epoch, root=case.root, counts=case.known, rule=verdict.rule, checkpoint=case.checkpoint)
     blames = case.root.how in BLAMES
     return msgspec.structs.replace(
         history,

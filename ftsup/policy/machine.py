@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.errors import RuleBroken
 from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
-from ftsup.policy import blame, ending
+from ftsup.policy import blame, ending, resume
 from ftsup.policy import save as saving
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
 from ftsup.policy.rules import HangMode, Rules
@@ -87,9 +87,12 @@ def _orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:
     if state.stage is Stage.GATHER:
         return (ev.StartStep(),)
     if state.stage is Stage.PICK:
-        return (ev.PickCheckpoint(epoch=epoch),)
+        return (resume.pick(state),)
     if state.stage is Stage.PREPARE:
-        return tuple(ev.Prepare(node=n, epoch=epoch, node_rank=rank(n), path=state.path, hint=_hint(state)) for n in state.waiting)
+        files = state.checkpoints.files
+        return tuple(
+            ev.Prepare(node=n, epoch=epoch, node_rank=rank(n), path=state.path, files=files, hint=_hint(state)) for n in state.waiting
+        )
     if state.stage is Stage.LAUNCH:
         return tuple(
             ev.Launch(
@@ -135,6 +138,7 @@ def _attempt(state: State, t: float, rules: Rules) -> Change:
         busy={},
         busy_t=None,
         told=False,
+        checkpoints=replace(state.checkpoints, begun=False),
         history=replace(state.history, attempts=state.history.attempts + 1),
     )
     return enter(state, Stage.PICK, t, rules, waiting=())
@@ -174,6 +178,8 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
         restart_s=state.restart_s,
         history=state.history,
         path=state.path,
+        checkpoints=state.checkpoints,
+        ended=state.ended,
         saves=state.saves,
         saved_step=state.saved_step,
         stopper=state.stopper,
@@ -289,6 +295,12 @@ def _node_silent(state: State, event: ev.NodeSilent, rules: Rules) -> Change:
 # An attempt begins --------------------------------------------------------------------------------------------------------
 
 
+def _picking(state: State, event: ev.Picking, rules: Rules) -> Change:
+    """The disk gives its bytes: as long as it does, nothing hangs."""
+    waits = event.epoch == state.epoch and state.stage is Stage.PICK
+    return replace(state, deadline_t=event.t + rules.pick_s) if waits else state, ()
+
+
 def _picked(state: State, event: ev.CheckpointPicked, rules: Rules) -> Change:
     if event.epoch != state.epoch or state.stage is not Stage.PICK:
         return state, ()
@@ -297,7 +309,9 @@ def _picked(state: State, event: ev.CheckpointPicked, rules: Rules) -> Change:
     if newer and further:
         state = _refill(state)  # a script whose steps are unknown still shows its progress by what it saves
     base = event.step if event.path else 0
-    state = replace(state, path=event.path, base_step=base)
+    state = resume.picked(replace(state, path=event.path, base_step=base, ended=False), event)
+    if event.path is None and state.checkpoints.suspects:
+        return ending.close(state, resume.nothing_left(state, event), event.t)
     return enter(state, Stage.PREPARE, event.t, rules, waiting=state.nodes)
 
 
@@ -354,8 +368,9 @@ def _progressed(state: State, event: ev.Progressed, _rules: Rules) -> Change:
     if event.epoch != state.epoch:
         return state, ()
     if state.launched_t is not None and event.beats > 0:
-        state = replace(state, restart_s=event.t - state.launched_t, launched_t=None)
+        state = resume.begun(replace(state, restart_s=event.t - state.launched_t, launched_t=None))
     state = replace(state, unknown=event.step is None and event.by is not None)
+    state = resume.stepped(state, event.step)
     return _reached(state, event.step), ()
 
 
@@ -481,7 +496,7 @@ def _collected(state: State, event: ev.Collected, rules: Rules) -> Change:
 def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
     if event.epoch != state.epoch:
         return state, ()
-    state = _reached(state, event.step)
+    state = resume.stepped(_reached(state, event.step), event.step)
     if state.stage is Stage.TERMED:
         return replace(state, over=(*state.over, event.node)), ()
     if event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
@@ -545,11 +560,13 @@ def _judge(state: State, t: float, rules: Rules) -> Change:
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
     state = blame.accuse(state)
     for fault in state.faults:
-        state = _reached(state, fault.step)
+        state = resume.stepped(_reached(state, fault.step), fault.step)
     known = not state.unknown and (rules.watched or state.launched_t is None)  # what was never launched made no progress
-    case = Case(epoch=state.epoch, faults=state.faults, nodes=state.nodes, history=state.history, known=known)
-    verdict = ending.instead(state, judge(case, rules), describe(case.root), t, rules)
-    state = replace(state, history=remember(case, verdict))
+    doubt = resume.doubt(state, rules)
+    case = Case(epoch=state.epoch, faults=state.faults, nodes=state.nodes, history=state.history, known=known, checkpoint=doubt)
+    judged = judge(case, rules)
+    verdict = ending.instead(state, judged, describe(case.root), t, rules)
+    state = resume.suspect(replace(state, history=remember(case, verdict)), judged.suspect)
     closed = ev.Incident(number=state.incident, epoch=state.epoch, root=case.root, faults=state.faults, verdict=verdict)
     if verdict.kind is not ev.VerdictKind.RESTART:
         state, orders = ending.close(state, verdict, t)
@@ -581,8 +598,13 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.NodeSilent: _node_silent,
     ev.StartFailed: _same,
     ev.StepEnded: _step_ended,
+    ev.Picking: _picking,
     ev.CheckpointPicked: _picked,
     ev.PickFailed: _pick_failed,
+    ev.Sealed: resume.sealed,
+    ev.Quarantined: resume.quarantined,
+    ev.Pruned: resume.pruned,
+    ev.CheckpointsTaken: ending.taken,
     ev.Prepared: _prepared,
     ev.Launched: _launched,
     ev.LaunchFailed: _launch_failed,

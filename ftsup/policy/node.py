@@ -475,6 +475,7 @@ def _glanced(state: State, happening: Glanced, _rules: Rules) -> Change:
     if state.save is None or state.stage is not Stage.RUNNING:
         return state, ()
     view = View(
+        t=happening.t,
         beats=happening.beats,
         ranks=state.ranks,
         ended=frozenset(fault.rank for fault in state.ended if fault.rank is not None),

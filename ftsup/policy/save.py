@@ -226,6 +226,7 @@ def _done(state: State, save: Save, t: float, rules: Rules) -> Change:
     known = [step for step in save.steps if step is not None]
     at = min(known) if known and len(known) == len(save.steps) else None
     state = replace(state, save=None, save_t=t + rules.every_s if rules.every_s else None, saved_step=at)
+    state = replace(state, partial=bool(save.missed), ended=state.ended and not save.missed)
     orders: tuple[LeaderOrder, ...] = ()
     if save.missed:
         ranks = ", ".join(str(rank) for rank in sorted(set(save.missed)))
@@ -303,6 +304,7 @@ def left(state: State, event: ev.AttemptOver, rules: Rules) -> Change | None:
     if not saved or event.left or not all(may_leave(state, fault) for fault in event.ended):
         return None
     state = replace(state, over=(*state.over, event.node))
+    state = replace(state, ended=len(state.over) == len(state.nodes) and not state.partial)
     if state.save is None or state.save.stage is not Ask.COMMIT:
         return _nobody_left(state, event.t, rules, ())
     steps = [fault.step for fault in saved]

@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-from ftsup.events import Ask, Ears, Epoch, Fault, LeaderOrder, Verdict
+from ftsup.events import Ask, Ears, Epoch, Fault, Files, LeaderOrder, Verdict
 from ftsup.policy.judge import History
 
 
@@ -77,6 +77,23 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
     missed: tuple[int, ...] = ()
 
 
+class Checkpoints(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run knows of its checkpoints, by their names below the directory."""
+
+    name: str = ""
+    """The one from which this attempt resumes."""
+    files: Files | None = None
+    """What every node has to see of it."""
+    begun: bool = False
+    """This attempt made a step."""
+    loaded: str = ""
+    """The last one from which an attempt made a step: it can be loaded."""
+    suspects: tuple[str, ...] = ()
+    """Whole, but attempts could not begin from them."""
+    sealed: tuple[str, ...] = ()
+    """The newest that were sealed in this run, newest last."""
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """The leader's memory."""
 
@@ -98,6 +115,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None = None
     """The checkpoint of this attempt."""
     base_step: int | None = 0
+    checkpoints: Checkpoints = Checkpoints()
+    ended: bool = False
+    """The attempt before this one ended by itself, and well."""
     address: str = ""
     port: int = 0
 
@@ -141,6 +161,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """When checkpoint.every is due, while it trains."""
     saved_step: int | None = None
     """What the newest save of the run has saved; None: not known."""
+    partial: bool = False
+    """Ranks that had agreed to it took no part to its end."""
     look_t: float | None = None
     """The warning's save is through: until when Slurm may say whether the end is near."""
     stopper: str = ""

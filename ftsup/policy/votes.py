@@ -19,6 +19,8 @@ from ftsup.worker.beatfile import Beat, Flag, Phase
 PROPOSED_LOOK_S = 0.01
 """Ranks wait for each other now: every look that comes late is training time."""
 SAVING_LOOK_S = 0.1
+FLAG_S = 30.0
+"""A handler may only set a flag that the loop reads a few steps later. Where no save is seen for so long, none is waited for any more."""
 EARS = tuple(Ears)
 
 
@@ -26,10 +28,14 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """A rank whose script got the request."""
 
     beats: int
-    """When that was first seen."""
+    """When that was first seen, in its own time."""
+    t: float
+    """And in ours."""
     step: int | None
     on: bool = False
     """It made another step since, and nothing of the save is under way."""
+    saves: bool = False
+    """A save was seen since, or is what the script does next: it has called asked()."""
 
 
 class Votes(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +57,7 @@ class Votes(msgspec.Struct, frozen=True, kw_only=True):
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """What a look at the ranks shows."""
 
+    t: float
     beats: Mapping[int, Beat]
     ranks: tuple[int, ...]
     """All that the node has."""
@@ -96,7 +103,7 @@ def look(votes: Votes, view: View) -> Change:
 
 def nobody(order: ev.AskRanks) -> tuple[ev.NodeEvent, ...]:
     """The answer where nothing of the attempt runs; how that came about is told by its end."""
-    return () if order.ask is Ask.COMMIT else look(Votes(order=order), View(beats={}, ranks=()))[1]
+    return () if order.ask is Ask.COMMIT else look(Votes(order=order), View(t=0.0, beats={}, ranks=()))[1]
 
 
 def _say(votes: Votes, event: ev.NodeEvent) -> Change:
@@ -155,6 +162,9 @@ def _follow(votes: Votes, view: View) -> Change:
     votes = replace(votes, late=late, passed=passed, taken=taken, missed=missed)
     if not all(rank in missed or rank in view.ended or (rank in taken and taken[rank].on) for rank in view.ranks):
         return votes, ()
+    stay = [one for rank, one in taken.items() if rank not in view.ended]
+    if stay and not any(one.saves for one in stay) and view.t - max(one.t for one in stay) < FLAG_S:
+        return votes, ()
     steps = [_saved(one, view.beats.get(rank)) for rank, one in taken.items()]
     known = [step for step in steps if step is not None]
     order = votes.order
@@ -172,12 +182,14 @@ def _taken(beat: Beat, n: int, view: View, *, passed: bool) -> Taken:
     """A rank that was not past N at the last look took it up at N, wherever it is by now."""
     step = step_of(beat, view.base_step)
     at = step if step is None or passed else step - (beat.beats - n)
-    return Taken(beats=beat.beats, step=at)
+    return Taken(beats=beat.beats, t=view.t, step=at, saves=bool(beat.flags & Flag.ASKS))
 
 
 def _went_on(taken: Taken, beat: Beat) -> Taken:
-    on = beat.beats > taken.beats and beat.phase is not Phase.CHECKPOINT and beat.writing == 0
-    return replace(taken, on=taken.on or on)
+    saving = beat.phase is Phase.CHECKPOINT or beat.writing > 0
+    on = not saving and (taken.on or beat.beats > taken.beats)
+    told = taken.step is not None and beat.saved_step >= taken.step
+    return replace(taken, on=on, saves=taken.saves or saving or told)
 
 
 def _saved(taken: Taken, beat: Beat | None) -> int | None:
