@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 
 import msgspec
 
@@ -112,24 +113,12 @@ def seal(
     why, refused = _complete(disk, home, entry, before, marker=marker, sign=sign)
     if refused:
         return refused
-    files = []
-    for name, facts in before.items():
-        sums = digests(disk, path / name, block_bytes=BLOCK_BYTES, whole=True, stay_cached=stay_cached, each=each)
-        disk.sync(path / name)
-        files.append(
-            FileSum(
-                path=name,
-                size_bytes=sums.size_bytes,
-                mtime_ns=facts.mtime_ns,
-                inode=facts.inode,
-                xxh3_128=sums.whole,
-                blocks=sums.blocks,
-            )
-        )
-    for folder in sorted({(path / name).parent for name in before}):
-        disk.sync(folder)
+    try:
+        files = _read(disk, path, before, each=each, stay_cached=stay_cached)
+    except FileNotFoundError:
+        files = []
     moved = _differ(before, files_below(disk, path))
-    if moved or any(file.size_bytes != before[file.path].size_bytes for file in files):
+    if moved or [file.size_bytes for file in files] != [facts.size_bytes for facts in before.values()]:
         return Sealing(name=entry.name, outcome=Outcome.CHANGING, why=f"{_named(moved)} changed while it was read: a writer is at work")
     step = entry.step if label.step is None else label.step
     manifest = Manifest(
@@ -145,6 +134,27 @@ def seal(
     make_folders(disk, home.sealed, below=home.folder)
     publish(disk, home.manifest(entry.name), encode(manifest))
     return Sealing(name=entry.name, outcome=Outcome.SEALED, why=why, files=len(files), size_bytes=manifest.size_bytes)
+
+
+def _read(disk: Disk, path: Path, files: Mapping[str, Facts], *, each: Each, stay_cached: bool) -> list[FileSum]:
+    """Digest all files, and bring them to the disk: what a crash of this node could still lose must not count as sealed."""
+    sums = []
+    for name, facts in files.items():
+        found = digests(disk, path / name, block_bytes=BLOCK_BYTES, whole=True, stay_cached=stay_cached, each=each)
+        disk.sync(path / name)
+        sums.append(
+            FileSum(
+                path=name,
+                size_bytes=found.size_bytes,
+                mtime_ns=facts.mtime_ns,
+                inode=facts.inode,
+                xxh3_128=found.whole,
+                blocks=found.blocks,
+            )
+        )
+    for folder in sorted({(path / name).parent for name in files}):
+        disk.sync(folder)
+    return sums
 
 
 def mark_cut(disk: Disk, home: Home, name: str) -> None:

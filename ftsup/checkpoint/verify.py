@@ -13,6 +13,7 @@ from ftsup.checkpoint.manifest import FileSum, Manifest, rewritten
 from ftsup.ports import Disk
 
 MISSING = "missing"
+OTHER_BYTES = "other bytes than were sealed"
 _TENSORS_TOLD = 3
 _BLOCKS_TOLD = 8
 """A file that was overwritten as a whole is told by its first blocks."""
@@ -50,9 +51,8 @@ def verify(disk: Disk, path: Path, manifest: Manifest, *, each: Each = nothing, 
     now = files_below(disk, path)
     damages = glance(disk, path, manifest)
     if not damages:
-        damages = tuple(
-            damage for file in manifest.files for damage in _verify_file(disk, path, manifest, file, each=each, stay_cached=stay_cached)
-        )
+        found = [found for file in manifest.files for found in _verify_file(disk, path, manifest, file, each=each, stay_cached=stay_cached)]
+        damages = _explained(disk, path, manifest, found)
     sealed = {file.path for file in manifest.files}
     return Verified(
         damages=damages, rewritten=tuple(rewritten(manifest, now)), extra=tuple(sorted(name for name in now if name not in sealed))
@@ -84,24 +84,35 @@ def _verify_file(disk: Disk, path: Path, manifest: Manifest, file: FileSum, *, e
     if found.size_bytes != file.size_bytes:
         return [Damage(file=file.path, what="changes while it is read")]
     differ = [number for number, (was, now) in enumerate(zip(file.blocks, found.blocks, strict=True)) if was != now]
-    damages = [
-        Damage(
-            file=file.path,
-            block=number,
-            offset=number * size,
-            what="other bytes than were sealed",
-            tensor=_tensors(disk, path, file.path, range(number * size, min((number + 1) * size, file.size_bytes))),
-        )
-        for number in differ[:_BLOCKS_TOLD]
-    ]
+    damages = [Damage(file=file.path, block=number, offset=number * size, what=OTHER_BYTES) for number in differ[:_BLOCKS_TOLD]]
     if len(differ) > _BLOCKS_TOLD:
         damages.append(Damage(file=file.path, what=f"and {len(differ) - _BLOCKS_TOLD} more blocks"))
     return damages
 
 
-def _tensors(disk: Disk, path: Path, file: str, span: range) -> str | None:
-    """What lies in a block, in a few words."""
-    places = formats.recognise(disk, path).locate(disk, path, file, span)
-    names = list(dict.fromkeys(place.tensor or place.region for place in places))
+def _explained(disk: Disk, path: Path, manifest: Manifest, damages: list[Damage]) -> tuple[Damage, ...]:
+    """What the kind knows about damaged blocks: from checksums of its own exactly what is hit, else what lies there."""
+    if not any(damage.block is not None for damage in damages):
+        return tuple(damages)
+    kind = formats.recognise(disk, path)
+    problems = kind.check(disk, path).problems
+    sizes = {file.path: file.size_bytes for file in manifest.files}
+    explained = []
+    for damage in damages:
+        if damage.offset is None:
+            explained.append(damage)
+            continue
+        span = range(damage.offset, min(damage.offset + manifest.block_bytes, sizes[damage.file]))
+        hits = [each for each in problems if each.file == damage.file and (each.offset is None or each.offset in span)]
+        tensors = [each.tensor for each in hits if each.tensor]
+        if not hits:
+            tensors = [place.tensor or place.region for place in kind.locate(disk, path, damage.file, span)]
+        what = f"{damage.what} ({hits[0].what})" if hits else damage.what
+        explained.append(msgspec.structs.replace(damage, what=what, tensor=_few(tensors)))
+    return tuple(explained)
+
+
+def _few(names: list[str]) -> str | None:
+    names = list(dict.fromkeys(names))
     more = f" or {len(names) - _TENSORS_TOLD} more" if len(names) > _TENSORS_TOLD else ""
     return " or ".join(names[:_TENSORS_TOLD]) + more if names else None
