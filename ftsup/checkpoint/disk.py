@@ -19,6 +19,7 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR}
 MEDIA = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 """How a disk says that it cannot give these bytes back."""
 _TEMPORARY = ".tmp"
+_CREDIT_S = 1.0
 _LEFT_BY_NFS = ".nfs"
 """What an NFS client makes of a file that was removed while somebody had it open. It goes when that process closes it."""
 
@@ -97,7 +98,7 @@ class RealDisk:
 
 
 class Pace:
-    """Holds reading to a rate: `spend` waits until the bytes are paid for. An hour of silence saves up nothing."""
+    """Holds reading to a rate: `spend` waits until the bytes are paid for. What took its time anyway is credited, up to a second of it."""
 
     def __init__(self, bytes_per_s: float, *, now: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._rate, self._now, self._sleep = bytes_per_s, now, sleep
@@ -106,8 +107,9 @@ class Pace:
     def spend(self, size_bytes: int) -> None:
         """So many bytes were read."""
         now = self._now()
-        self._paid = max(self._paid, now) + size_bytes / self._rate
-        self._sleep(self._paid - now)
+        self._paid = max(self._paid, now - _CREDIT_S) + size_bytes / self._rate
+        if self._paid > now:
+            self._sleep(self._paid - now)
 
 
 def read_small(disk: Disk, path: Path) -> bytes | None:
