@@ -214,7 +214,7 @@ class World:
     def _pick(self, order: ev.PickCheckpoint) -> None:
         self.base = next((step for step in sorted(self.stored, reverse=True) if f"step{step}.pt" not in order.suspects), 0)
         name = f"step{self.base}.pt" if self.base else ""
-        picked = ev.CheckpointPicked(epoch=order.epoch, path=name and f"/c/{name}" or None, step=self.base or None, name=name)
+        picked = ev.CheckpointPicked(epoch=order.epoch, path=(name and f"/c/{name}") or None, step=self.base or None, name=name)
         self.at(0.0, lambda: self.tell(picked))
 
     def _store(self, step: int) -> None:
