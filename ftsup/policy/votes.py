@@ -28,9 +28,9 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """A rank whose script got the request."""
 
     beats: int
-    """When that was first seen, in its own time."""
+    """Where that was first seen, or a save of it last."""
     t: float
-    """And in ours."""
+    """When that was first seen."""
     step: int | None
     on: bool = False
     """It made another step since, and nothing of the save is under way."""
@@ -165,7 +165,7 @@ def _follow(votes: Votes, view: View) -> Change:
     stay = [one for rank, one in taken.items() if rank not in view.ended]
     if stay and not any(one.saves for one in stay) and view.t - max(one.t for one in stay) < FLAG_S:
         return votes, ()
-    steps = [_saved(one, view.beats.get(rank)) for rank, one in taken.items()]
+    steps = _saved(taken, view) or [one.step for one in taken.values()]
     known = [step for step in steps if step is not None]
     order = votes.order
     over = ev.SaveOver(
@@ -186,22 +186,28 @@ def _taken(beat: Beat, n: int, view: View, *, passed: bool) -> Taken:
 
 
 def _went_on(taken: Taken, beat: Beat) -> Taken:
-    saving = beat.phase is Phase.CHECKPOINT or beat.writing > 0
-    on = not saving and (taken.on or beat.beats > taken.beats)
     told = taken.step is not None and beat.saved_step >= taken.step
-    return replace(taken, on=on, saves=taken.saves or saving or told)
+    if (beat.phase is Phase.CHECKPOINT or beat.writing) and not (taken.on and taken.saves):
+        return replace(taken, beats=beat.beats, on=False, saves=True)
+    return replace(taken, on=taken.on or beat.beats > taken.beats, saves=taken.saves or told)
 
 
-def _saved(taken: Taken, beat: Beat | None) -> int | None:
-    """What the script says that it saved, where it says so."""
-    told = beat is not None and taken.step is not None and beat.saved_step >= taken.step
-    return beat.saved_step if beat is not None and told else taken.step
+def _saved(taken: Mapping[int, Taken], view: View) -> list[int | None]:
+    """What ranks say that they saved, where they say so."""
+    told = ((one.step, view.beats[rank].saved_step) for rank, one in taken.items() if rank in view.beats)
+    return [saved for step, saved in told if step is not None and saved >= step]
 
 
 def left(votes: Votes | None, fault: Fault) -> Fault:
-    """How a rank ended, now that it may have done so because it was asked: not by an exception or a signal, and not after it went on."""
+    """How a rank ended, now that it may have done so because it was asked: not by an exception or a signal, and not after it went on.
+
+    Whose handler only set a flag may go on for a few steps before.
+    """
     taken = votes.taken.get(-1 if fault.rank is None else fault.rank) if votes else None
-    return replace(fault, how=How.SAVED, step=taken.step) if taken is not None and not taken.on and by_itself(fault) else fault
+    if votes is None or taken is None or not by_itself(fault):
+        return fault
+    flagged = votes.said is None and not any(one.saves for one in votes.taken.values())
+    return fault if taken.on and not flagged else replace(fault, how=How.SAVED, step=taken.step)
 
 
 def by_itself(fault: Fault) -> bool:

@@ -1,7 +1,8 @@
 """A training script without torch that can save on request, in the way that its argument names; `control/finish` ends it.
 
 asks: asked() in the loop. handler: its own handler of SIGUSR1 saves and exits with code 3. flag: its handler sets a flag, at which the loop
-saves and goes on. deaf: neither. Each save is a line in `saves`: rank, step, where it happened.
+saves and goes on. late: the same for SIGUSR2, and the loop looks at its flag every 20 steps. deaf: neither.
+Each save is a line in `saves`: rank, step, where it happened.
 """
 
 from __future__ import annotations
@@ -48,16 +49,17 @@ def main() -> None:
     global STEP, FLAG  # noqa: PLW0603
     if "--resume" in sys.argv:
         STEP = json.loads(Path(sys.argv[-1], "state.json").read_text())["step"]
-    if WAY in {"handler", "flag"}:
-        signal.signal(signal.SIGUSR1, {"handler": save_and_exit, "flag": set_flag}[WAY])
+    if WAY in {"handler", "flag", "late"}:
+        number = signal.SIGUSR2 if WAY == "late" else signal.SIGUSR1
+        signal.signal(number, save_and_exit if WAY == "handler" else set_flag)
     while not Path("control/finish").exists():
         time.sleep(0.05)
         STEP += 1
         beat(step=STEP)
         if WAY == "asks" and asked():
             save("asked")
-        elif FLAG:
-            save("flag")
+        elif FLAG and (WAY == "flag" or STEP % 20 == 0):
+            save(WAY)
             FLAG = False
 
 

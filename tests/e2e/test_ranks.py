@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import resource
+
 import pytest
 
 from ftsup.events import Epoch, How, RankEnded, VerdictKind
@@ -10,9 +14,29 @@ from ftsup.ports import JobState
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
 
+def check_environment(run) -> None:
+    """What a rank really gets, of Slurm's step and of limits; `rankenv` has the list."""
+    for rank in range(2):
+        names = set(json.loads((run.work / "control" / f"environ.{rank}").read_text()))
+        step = {
+            name
+            for name in names
+            if re.match(r"(PMI|PMIX|OMPI|SRUN|SBATCH)_|SLURM_(STEP|PROCID|LOCALID|NODEID|NTASKS|CPU_BIND|MEM_)", name)
+        }
+        assert step == set()
+        assert {"SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_CLUSTER_NAME", "USER", "HOME", "LOGNAME", "PYTHONUNBUFFERED"} <= names
+        limits = {
+            kind: resource.prlimit(run.rank(rank).pid, kind)
+            for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE)
+        }
+        assert limits.pop(resource.RLIMIT_CORE)[0] == 0
+        assert all(soft == hard for soft, hard in limits.values()), limits
+
+
 def test_ranks_that_die_hang_or_stop_are_restarted_in_place(site) -> None:
     run = site.submit()
     epoch = run.until_trains(more=12)
+    check_environment(run)
     found = []
     for number, strike in enumerate(
         (

@@ -26,8 +26,8 @@ def rank(beats: int, *, ack: int = N, flags: Flag = Flag.ASKS, step: int = -1, s
     return Beat(pid=1, beats=beats, ack=ack, flags=flags, phase=Phase.STEP, step=step, saved_step=saved_step, writing=writing)
 
 
-def view(*beats: Beat, ended: tuple[int, ...] = (), base_step: int | None = 100) -> View:
-    return View(beats=dict(enumerate(beats)), ranks=tuple(range(len(beats))), ended=frozenset(ended), base_step=base_step)
+def view(*beats: Beat, ended: tuple[int, ...] = (), base_step: int | None = 100, t: float = 0.0) -> View:
+    return View(t=t, beats=dict(enumerate(beats)), ranks=tuple(range(len(beats))), ended=frozenset(ended), base_step=base_step)
 
 
 def looks(ask: Ask, *views: View) -> tuple[Votes, list[ev.NodeEvent]]:
@@ -59,7 +59,7 @@ def test_the_worst_of_the_ranks_counts(beats: tuple[Beat, ...], ears: Ears) -> N
 
 
 def test_a_rank_without_a_file_has_done_nothing_and_hears_nothing() -> None:
-    _, (event,) = looks(Ask.COUNT, View(beats={0: rank(4)}, ranks=(0, 1)))
+    _, (event,) = looks(Ask.COUNT, View(t=0.0, beats={0: rank(4)}, ranks=(0, 1)))
     assert isinstance(event, ev.Counted)
     assert (event.least, event.most, event.ears) == (0, 4, Ears.NONE)
 
@@ -137,6 +137,38 @@ def test_who_had_agreed_and_went_on_alone_is_told() -> None:
     assert event.missed == (1,)
     event = over(view(rank(N, flags=TOOK), rank(N), ended=(1,)), view(rank(N + 1, flags=TOOK), rank(N), ended=(1,)))
     assert event.missed == (1,)
+
+
+def handled(beats: int, *, phase: Phase = Phase.STEP, saved_step: int = -1) -> Beat:
+    """Its handler was called and came back."""
+    return rank(beats, flags=Flag.HANDLES | Flag.TOOK, saved_step=saved_step)._replace(phase=phase)
+
+
+def test_a_flag_that_is_read_a_few_steps_later_is_waited_for() -> None:
+    """One rank of the node saves, the others meet it at the next step."""
+    before = [view(handled(N + i), handled(N + i), t=1.0 + i) for i in range(10)]
+    saving = view(handled(N + 9, phase=Phase.CHECKPOINT), handled(N + 9), t=11.0)
+    through = view(handled(N + 9), handled(N + 9), t=12.0)
+    assert looks(Ask.COMMIT, *before, saving, through)[1] == []
+    assert over(*before, saving, through, view(handled(N + 10), handled(N + 10), t=13.0)).step == 110
+    assert over(*before, view(handled(N + 9, saved_step=119), handled(N + 9), t=11.0)).step == 119
+
+
+def test_a_save_that_is_not_seen_is_not_waited_for_without_end() -> None:
+    took, on = view(handled(N), t=1.0), view(handled(N + 50), t=30.9)
+    assert looks(Ask.COMMIT, took, on)[1] == []
+    assert over(took, on, view(handled(N + 51), t=31.0)).missed == ()
+
+
+def test_who_leaves_a_few_steps_after_its_handler_has_saved() -> None:
+    fault = Fault(how=How.EXIT, node="n1", rank=0, code=3)
+    state, _ = looks(Ask.COMMIT, view(handled(N), handled(N)), view(handled(N + 4), handled(N + 4)))
+    assert votes.left(state, fault).how is How.SAVED
+    state, _ = votes.look(state, view(handled(N + 5, phase=Phase.CHECKPOINT), handled(N + 5)))
+    state, _ = votes.look(state, view(handled(N + 5), handled(N + 5)))
+    assert votes.left(state, fault).how is How.SAVED
+    state, (_,) = votes.look(state, view(handled(N + 6), handled(N + 6)))
+    assert votes.left(state, fault).how is How.EXIT
 
 
 def test_who_took_it_and_left_is_through() -> None:

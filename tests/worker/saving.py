@@ -171,7 +171,7 @@ class Node:
             return ()
         self.looked_t = now
         beats = {rank: beat for rank, file in self.files.items() if (beat := beatfile.read(file))}
-        self.votes, told = voting.look(self.votes, View(beats=beats, ranks=tuple(self.files), step_s=self.step_s))
+        self.votes, told = voting.look(self.votes, View(t=now, beats=beats, ranks=tuple(self.files), step_s=self.step_s))
         return told
 
 
