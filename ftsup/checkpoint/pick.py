@@ -105,14 +105,15 @@ def pick(disk: Disk, folder: Path, ask: Ask, *, again: Callable[[], bool] = neve
     candidates = entries(disk, home, pattern=ask.pattern)
     seen: list[Seen] = []
     for number, entry in enumerate(candidates):
-        seen.append(_look(disk, home, entry, ask, newest=number == 0, again=again, each=each))
+        seen.append(look(disk, home, entry, ask, newest=number == 0, again=again, each=each))
         if seen[-1].good:
             seen = _set_aside(disk, home, seen) if ask.act else seen
             return _taken(home, entry, seen, [*notes, *_gone(disk, home, entry, candidates)])
     return _nothing(home, ask, seen, notes)
 
 
-def _look(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, again: Callable[[], bool], each: Each) -> Seen:
+def look(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, again: Callable[[], bool] = never, each: Each = nothing) -> Seen:
+    """What one candidate is, all of it read. `newest`: no later one speaks for it."""
     if entry.name in ask.avoid:
         return Seen(name=entry.name, state=State.SUSPECT, why="passed over: attempts that resumed from it died before their first step")
     try:

@@ -68,6 +68,7 @@ class Sign(Enum):
     NONE = "none"
     NEWER = "a newer one exists"
     ENDED = "its attempt ended by itself with success"
+    SAID = "a person said so"
 
 
 def pending(disk: Disk, home: Home, *, pattern: str, look_again: int = 3) -> list[tuple[Entry, Sign]]:
