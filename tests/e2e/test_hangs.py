@@ -12,6 +12,7 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.events import Epoch, Fault, How, VerdictKind
+from ftsup.ports import JobState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -101,12 +102,13 @@ def test_hangs_in_a_data_loaders_worker_and_in_a_save(site) -> None:
     assert (save.root.how, save.root.phase, save.root.limit_s) == (How.QUIET, "checkpoint", 8.0)
     assert save.root.where.endswith("in __reduce__")
     assert save.others_wait()
-    hangs.end()
 
     launches = {order.epoch: order for order in hangs.run.orders(ev.Launch)}
     assert launches[Epoch(1, 1)].median_s == launches[Epoch(1, 1)].restart_s == 0.0
     assert launches[Epoch(1, 2)].median_s == learned.median_s, "what the first attempt learned is in force in the next"
     assert launches[Epoch(1, 3)].restart_s > 1.0
+    site.run("scancel", hangs.run.job)
+    hangs.run.until_over(state=JobState.CANCELLED)
 
 
 @pytest.mark.drill

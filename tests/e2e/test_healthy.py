@@ -39,7 +39,7 @@ def trained(folder: Path, seeds: range, *, step_s: float, floor_s: float, at_onc
 
 @pytest.mark.timeout(300)
 def test_one_of_them(tmp_path: Path) -> None:
-    trained(tmp_path, range(13, 14), step_s=0.08, floor_s=2.0, at_once=1)
+    trained(tmp_path, range(13, 14), step_s=0.05, floor_s=1.5, at_once=1)
 
 
 @pytest.mark.drill

@@ -26,9 +26,9 @@ class Work:
 class Nasty(World):
     """Ranks with work of their own between two collectives, at which all of them meet. Everything comes from the seed."""
 
-    def __init__(self, seed: int, *, steps: int = 24, **hang: object) -> None:
+    def __init__(self, seed: int, *, steps: int = 22, **hang: object) -> None:
         self.chance = random.Random(seed)
-        self.pace_s = self.chance.choice([1, 2, 3])
+        self.pace_s = self.chance.choice([1, 2])
         limits = Hang(step_floor_s=6.0 * self.pace_s, **hang)  # the default is 120 s: for steps of 20 s
         super().__init__(nodes=2, ranks=2, steps=steps, rules=replace(RULES, hang=limits))
         self.work: dict[int, list[Work]] = {}
