@@ -121,6 +121,7 @@ def train(me: int, plan: Plan, meeting: Meeting, file: Path, out: Path) -> None:
         saved.append((step, time.monotonic()))
         if plan.by != "signal":
             meeting.meet(me, SAVE)
+        rank.saved(step)
 
     rank.join(file, pid=os.getpid(), started=1, base_step=0)
     if plan.by == "handler":
