@@ -235,7 +235,7 @@ def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None
     if beats is None or not rank.writer.attached:  # outside a run, or a child that the script forked and let run to the end
         return
     if error is not None:
-        error.__traceback__ = _strip(error.__traceback__)
+        _clean(error)
     try:
         facts = record.describe(error)
         rank.ended(-1 if facts["code"] is None else facts["code"])
@@ -257,10 +257,26 @@ def _end_well(error: SystemExit) -> None:
     error.code = 0
 
 
+def _clean(error: BaseException) -> None:
+    """Take our frames out of its traceback, and out of those of the errors that led to it."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        one.__traceback__ = _strip(one.__traceback__)
+        one = one.__cause__ or one.__context__
+
+
 def _strip(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's first frame on."""
+    """The traceback from the script's first frame on, without what we have wrapped (a save); but where it was raised is shown."""
     while trace is not None and _is_ours(trace.tb_frame):
         trace = trace.tb_next
+    at = trace
+    while at is not None and at.tb_next is not None:
+        if at.tb_next.tb_next is not None and at.tb_next.tb_frame.f_globals.get("__package__") == __package__:
+            at.tb_next = at.tb_next.tb_next
+        else:
+            at = at.tb_next
     return trace
 
 
@@ -271,6 +287,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 def _without_our_frames(hook: Callable[..., Any]) -> Callable[..., None]:
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _clean(error)
         trace = sys.last_traceback = _strip(trace)
         try:
             hook(kind, error.with_traceback(trace), trace)

@@ -235,6 +235,26 @@ def test_an_error_that_cannot_be_printed_is_recorded(bench):
 
 
 @pytest.mark.parametrize(
+    "body",
+    ["keep()", "try:\n    keep()\nexcept OSError as error:\n    raise RuntimeError('not saved') from error"],
+    ids=["alone", "as a cause"],
+)
+def test_a_save_that_fails_is_told_without_our_frames(bench, body: str):
+    bench.write("torch/__init__.py", "")
+    bench.write("torch/serialization.py", "def save(what, file):\n    raise OSError(28, 'No space left on device', file)\n")
+    bench.write("train.py", f"from torch.serialization import save\n\ndef keep():\n    save({{}}, 'model.pt')\n\n{body}\n")
+    plain, shim = bench.plain("train.py"), bench.shim("train.py")
+    assert (shim.returncode, shim.stderr) == (1, plain.stderr)
+    assert bench.record()["traceback"] == plain.stderr
+    assert "ftsup" not in bench.record()["where"]
+
+
+def test_an_error_in_our_own_code_is_shown_where_it_is(bench):
+    bench.write("train.py", "from ftsup_worker import saved\nsaved('last')\n")
+    assert "rank.py" in bench.shim("train.py").stderr
+
+
+@pytest.mark.parametrize(
     "ending",
     [
         "class Code:\n    def __str__(self): raise ValueError('no words')\nsys.exit(Code())",
