@@ -243,6 +243,8 @@ class PickFailed(Event, frozen=True, kw_only=True):
 
     epoch: Epoch
     why: str
+    final: bool = False
+    """Waiting mends nothing: all are damaged."""
 
 
 class Sealed(Event, frozen=True, kw_only=True):

@@ -64,6 +64,8 @@ class World:
         self._ids: Iterator[int] = count(1)
         self.stored: list[int] = []
         """The steps of the checkpoints, as they were written."""
+        self.late_s: dict[str, float] = {}
+        """Node -> how long its disk needs to show a checkpoint's files."""
         self.broken: dict[str, str] = {}
         """Checkpoint -> what happens to an attempt that resumes from it: error, kill, exit, port or hang."""
         self.base = 0
@@ -214,7 +216,8 @@ class World:
     def _pick(self, order: ev.PickCheckpoint) -> None:
         self.base = next((step for step in sorted(self.stored, reverse=True) if f"step{step}.pt" not in order.suspects), 0)
         name = f"step{self.base}.pt" if self.base else ""
-        picked = ev.CheckpointPicked(epoch=order.epoch, path=(name and f"/c/{name}") or None, step=self.base or None, name=name)
+        path, files = (f"/c/{name}", ev.Files(count=1, size_bytes=self.base, digest=name)) if name else (None, None)
+        picked = ev.CheckpointPicked(epoch=order.epoch, path=path, step=self.base or None, name=name, files=files)
         self.at(0.0, lambda: self.tell(picked))
 
     def _store(self, step: int) -> None:
@@ -381,7 +384,7 @@ class World:
         for act in acts:
             self._act(node, act)
 
-    def _act(self, node: Node, act: Any) -> None:  # noqa: C901 - a dispatcher
+    def _act(self, node: Node, act: Any) -> None:  # noqa: C901, PLR0912 - a dispatcher
         if isinstance(act, noding.Tell):
             self._say(node, act.event)
         elif isinstance(act, noding.ForwardWarning):
@@ -393,6 +396,8 @@ class World:
                 rank.word = act.order
         elif isinstance(act, noding.RunSetup):
             self._happen(node, noding.SetupEnded(t=self.t))
+        elif isinstance(act, noding.LookAt):
+            self._see(node, act)
         elif isinstance(act, noding.FindPort):
             self._happen(node, noding.PortFound(t=self.t, address=node.name, port=29500))
         elif isinstance(act, noding.StartChild):
@@ -411,6 +416,15 @@ class World:
             self.at(1.0, lambda: self._ended(node))
         elif isinstance(act, noding.Exit):
             node.state = None
+
+    def _see(self, node: Node, act: noding.LookAt) -> None:
+        late_s = self.late_s.get(node.name, 0.0)
+        why = f"{act.path}: 0 files here" if late_s > 60.0 else ""
+        seen = noding.FilesSeen(t=self.t, epoch=act.epoch, why=why)
+        if late_s:
+            self.at(min(late_s, 60.0), lambda: self._happen(node, replace(seen, t=self.t)))
+        else:
+            self._happen(node, seen)
 
     def _load(self, node: Node, order: ev.Launch) -> None:
         """What the first rank makes of a checkpoint that it cannot load."""

@@ -6,12 +6,13 @@ Everything in this room reaches files through a Disk, so that a test can fail, t
 from __future__ import annotations
 
 import errno
+import io
 import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ftsup.ports import Disk, Facts, What
 
@@ -25,7 +26,10 @@ _LEFT_BY_NFS = ".nfs"
 
 
 class RealDisk:
-    """The disk that the kernel shows us."""
+    """The disk that the kernel shows us. `each` hears of all bytes that are read, piece by piece: progress, or a Pace that waits."""
+
+    def __init__(self, *, each: Callable[[int], None] | None = None) -> None:
+        self._each = each
 
     def look(self, path: Path) -> Facts | None:
         """What stands there; None: nothing does."""
@@ -45,7 +49,7 @@ class RealDisk:
 
     def open(self, path: Path) -> BinaryIO:
         """For reading."""
-        return path.open("rb")
+        return path.open("rb") if self._each is None else io.BufferedReader(_Told(path, self._each))
 
     def pieces(self, path: Path, *, size_bytes: int, stay_cached: bool) -> Iterator[memoryview]:
         """The whole file, piece by piece, in one buffer."""
@@ -58,6 +62,8 @@ class RealDisk:
             number = 0
             while size := _fill(file.readinto, piece):
                 yield piece[:size]
+                if self._each is not None:
+                    self._each(size)
                 if not (stay_cached or cached[number : number + 1] == [True]):
                     os.posix_fadvise(fd, number * size_bytes, size, os.POSIX_FADV_DONTNEED)
                 number += 1
@@ -95,6 +101,24 @@ class RealDisk:
     def rmdir(self, folder: Path) -> None:
         """Remove an empty folder."""
         folder.rmdir()
+
+
+class _Told(io.FileIO):
+    """A file that tells what was read of it."""
+
+    def __init__(self, path: Path, each: Callable[[int], None]) -> None:
+        super().__init__(path)
+        self._each = each
+
+    def readinto(self, buffer: Any, /) -> int | None:  # noqa: ANN401 - whatever can be written to: its type has no name before 3.12
+        size = super().readinto(buffer)
+        self._each(size or 0)
+        return size
+
+    def readall(self) -> bytes:
+        data = super().readall()
+        self._each(len(data))
+        return data
 
 
 class Pace:

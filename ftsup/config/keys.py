@@ -155,6 +155,17 @@ class Checkpoint(Section, frozen=True, kw_only=True):
     seal_rate_bytes: Annotated[
         Size, Meta(description="bytes a second and node that sealing may read, beside training; 0: as fast as it can")
     ] = 200 << 20
+    poll_s: Annotated[
+        Positive, Meta(description="between two looks for checkpoints to seal; after a save that ftsup sees, it looks at once")
+    ] = 30.0
+    prune: Annotated[
+        bool,
+        Meta(
+            description="remove older checkpoints once `keep` newer ones are verified: only what this run wrote and ftsup sealed; "
+            "false: all are kept"
+        ),
+    ] = False
+    force: Annotated[bool, Meta(description="take dir from another run that is alive, or of which nobody can say whether it is")] = False
     complete: Annotated[
         str,
         Meta(
@@ -189,8 +200,11 @@ class Waits(Section, frozen=True, kw_only=True):
     ] = _RULES.hello_s
     setup_s: Annotated[Positive, Meta(description="for node_setup: unpacking an environment can take long")] = _RULES.setup_s
     pick_s: Annotated[
-        Positive, Meta(description="for choosing and verifying a checkpoint, and for a slow NFS to show its files on every node")
+        Positive, Meta(description="for choosing and verifying a checkpoint; as long as bytes are read, it begins anew: some are big")
     ] = _RULES.pick_s
+    files_s: Annotated[
+        Positive, Meta(description="for a slow NFS to show the chosen checkpoint's files, on every node, before the launch")
+    ] = 60.0
     beats_s: Annotated[Positive, Meta(description="between two notes of the ranks' steps in the event log")] = _RULES.beats_s
     ask_s: Annotated[
         Positive, Meta(description="between two questions to Slurm about the job: hundreds of leaders must not load a controller")

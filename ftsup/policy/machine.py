@@ -318,6 +318,8 @@ def _picked(state: State, event: ev.CheckpointPicked, rules: Rules) -> Change:
 def _pick_failed(state: State, event: ev.PickFailed, rules: Rules) -> Change:
     if event.epoch != state.epoch or state.stage is not Stage.PICK:
         return state, ()
+    if event.final:
+        return ending.close(state, ev.Verdict(kind=ev.VerdictKind.STOP, reason=event.why, rule="no checkpoint"), event.t)
     return _failed_start(state, event.t, rules, event.why)
 
 

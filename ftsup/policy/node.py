@@ -35,6 +35,8 @@ class Stage(Enum):
 
     IDLE = "idle"
     SETUP = "setup"
+    LOOK = "look"
+    """At the checkpoint, as this node sees it."""
     READY = "ready"
     RUNNING = "running"
     ENDING = "ending"
@@ -74,6 +76,13 @@ class WasAway(Happening, frozen=True, kw_only=True):
 class SetupEnded(Happening, frozen=True, kw_only=True):
     """node_setup is through; `why` says why not."""
 
+    why: str = ""
+
+
+class FilesSeen(Happening, frozen=True, kw_only=True):
+    """The checkpoint is here as it was picked; `why` says why not, when the wait for it is over."""
+
+    epoch: Epoch
     why: str = ""
 
 
@@ -166,6 +175,14 @@ class RunSetup(Act, frozen=True, kw_only=True):
     """Run node_setup."""
 
 
+class LookAt(Act, frozen=True, kw_only=True):
+    """See whether the checkpoint's files are here; wait a while for a slow disk to show them."""
+
+    epoch: Epoch
+    path: str
+    files: ev.Files
+
+
 class FindPort(Act, frozen=True, kw_only=True):
     """Find an address of this node and a free port."""
 
@@ -226,6 +243,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch = Epoch(0, 0)
     node_rank: int = 0
     hint: str = ""
+    path: str | None = None
+    files: ev.Files | None = None
+    """What has to be seen there before the launch."""
     setup_done: bool = False
     setup_runs: bool = False
     kill_wait_s: float | None = None
@@ -285,11 +305,26 @@ def _ordered(state: State, happening: Ordered, rules: Rules) -> Change:
 def _prepare(state: State, order: ev.Prepare, _rules: Rules) -> Change:
     if state.stage in {Stage.RUNNING, Stage.ENDING}:
         return state, ()
-    state = replace(state, epoch=order.epoch, node_rank=order.node_rank, hint=order.hint, over=None)
+    known = order.epoch == state.epoch and state.stage is Stage.LOOK
+    state = replace(state, epoch=order.epoch, node_rank=order.node_rank, hint=order.hint, path=order.path, files=order.files, over=None)
+    if known:  # told twice: it looks already
+        return state, ()
     if state.setup_done:
-        return _ready(state)
+        return _look_at(state)
     acts = () if state.setup_runs else (RunSetup(),)  # never two at once: it may write where all nodes see it
     return replace(state, stage=Stage.SETUP, setup_runs=True), acts
+
+
+def _look_at(state: State) -> Change:
+    if state.path is None or state.files is None:
+        return _ready(state)
+    return replace(state, stage=Stage.LOOK), (LookAt(epoch=state.epoch, path=state.path, files=state.files),)
+
+
+def _files_seen(state: State, happening: FilesSeen, _rules: Rules) -> Change:
+    if state.stage is not Stage.LOOK or happening.epoch != state.epoch:
+        return state, ()
+    return _failed(state, Fault(how=How.SETUP, node=state.node, error=happening.why)) if happening.why else _ready(state)
 
 
 def _ready(state: State) -> Change:
@@ -304,7 +339,7 @@ def _setup_ended(state: State, happening: SetupEnded, _rules: Rules) -> Change:
     if state.stage is not Stage.SETUP:
         return state, ()
     if not happening.why:
-        return _ready(state)
+        return _look_at(state)
     return _failed(state, Fault(how=How.SETUP, node=state.node, error=happening.why))
 
 
@@ -626,6 +661,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     Glanced: _glanced,
     WasAway: _was_away,
     SetupEnded: _setup_ended,
+    FilesSeen: _files_seen,
     PortFound: _port_found,
     Started: _started,
     NotStarted: _not_started,

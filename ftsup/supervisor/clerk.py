@@ -20,6 +20,8 @@ from ftsup.supervisor.child import Program
 T = TypeVar("T")
 _BACK_OFF_MAX_S = 30.0
 _AWAY_S = 5.0
+_ABANDONED_MAX = 8
+"""Clerks that hang in the kernel and cannot be killed: a disk that is away for a day must not gather thousands."""
 _REAP_S = 0.5
 _TELL = 5
 
@@ -36,17 +38,26 @@ class ClerkFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Request(Generic[T]):
     def __init__(
-        self, what: str, arguments: dict[str, Any], *, number: int, until_t: float, limit_s: float, then: Callable[[object], T]
+        self,
+        what: str,
+        arguments: dict[str, Any],
+        *,
+        number: int,
+        until_t: float,
+        limit_s: float,
+        then: Callable[[object], T],
+        each: Callable[[int], T] | None,
     ) -> None:
-        self.what, self.arguments, self.then = what, arguments, then
+        self.what, self.arguments, self.then, self.each = what, arguments, then, each
         self.number, self.until_t, self.limit_s = number, until_t, limit_s
 
 
 class Clerk(Generic[T]):
     """Register `sources()`, call `take(now)` after every poll: it gives what the requests' `then` made of their answers."""
 
-    def __init__(self, *, now: float) -> None:
+    def __init__(self, *, now: float, module: str = "ftsup.supervisor.clerkwork") -> None:
         self._now = now
+        self._module = module
         self._queue: deque[_Request[T]] = deque()
         self._busy = False
         self._numbers = 0
@@ -64,11 +75,31 @@ class Clerk(Generic[T]):
         """The process that does the work now."""
         return self._program.process.pid if self._program else None
 
-    def ask(self, what: str, *, now: float, limit_s: float, then: Callable[[object], T], **arguments: object) -> None:
-        """Ask for a piece of work; `then` gets its answer or a ClerkFailed, at the latest `limit_s` from now."""
+    def ask(
+        self,
+        what: str,
+        *,
+        now: float,
+        limit_s: float,
+        then: Callable[[object], T],
+        each: Callable[[int], T] | None = None,
+        **arguments: object,
+    ) -> None:
+        """Ask for a piece of work; `then` gets its answer or a ClerkFailed, at the latest `limit_s` from now.
+
+        Work that reads much tells how many bytes it has by now: `each` gets them, and from then on it has `limit_s` again.
+        """
         self._numbers += 1
-        self._queue.append(_Request(what, arguments, number=self._numbers, until_t=now + limit_s, limit_s=limit_s, then=then))
+        self._queue.append(_Request(what, arguments, number=self._numbers, until_t=now + limit_s, limit_s=limit_s, then=then, each=each))
         self._send()
+
+    def renew(self) -> None:
+        """Another process for what comes now; what is asked for is forgotten, whatever became of it."""
+        if self._program:
+            self._drop()
+        self._queue.clear()
+        self._take_back()
+        self._start()
 
     def sources(self) -> list[int]:
         """What to poll for reading."""
@@ -88,7 +119,7 @@ class Clerk(Generic[T]):
         self._forgive(now)
         self._abandoned = [program for program in self._abandoned if not program.dead()]
         found = self._hear()
-        if self._program is None and now >= self._again_t:
+        if self._program is None and now >= self._again_t and len(self._abandoned) < _ABANDONED_MAX:
             self._start()
         found += self._expire(now)
         self._send()
@@ -109,7 +140,7 @@ class Clerk(Generic[T]):
 
     def _start(self) -> None:
         try:
-            self._program = Program("ftsup.supervisor.clerkwork", kind=socket.SOCK_STREAM)
+            self._program = Program(self._module, kind=socket.SOCK_STREAM)
         except OSError as error:
             self._note("clerk", f"cannot be started: {error.strerror}")
             self._wait_longer()
@@ -151,10 +182,16 @@ class Clerk(Generic[T]):
                 found += self._died()
                 break
             *lines, self._in = (self._in + data).split(b"\n")
-            for line in lines:
-                found.append(self._answer(json.loads(line)))
+            for reply in map(json.loads, lines):
+                found += self._goes_on(reply) if "bytes" in reply else [self._answer(reply)]
                 self._failures = 0
         return found
+
+    def _goes_on(self, word: dict[str, Any]) -> list[T]:
+        request = self._queue[0]
+        assert request.number == word["n"], "the clerk works in order"
+        request.until_t = self._now + request.limit_s
+        return [request.each(word["bytes"])] if request.each else []
 
     def _answer(self, reply: dict[str, Any]) -> T:
         request = self._queue.popleft()

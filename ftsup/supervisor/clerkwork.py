@@ -9,19 +9,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import json
 import os
 import signal
 import socket
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ftsup.checkpoint.disk import RealDisk
-from ftsup.checkpoint.pick import Ask, pick
+from ftsup.checkpoint.same import difference
 from ftsup.errors import FtsupError
+from ftsup.events import Files
 from ftsup.supervisor import ranklogs
 from ftsup.supervisor.files import write_whole
 from ftsup.supervisor.mirror import Mirror
@@ -48,7 +52,7 @@ class Work:
             "requests": self.requests,
             "add_line": self.add_line,
             "copy": self.copy,
-            "pick": self.pick,
+            "see": self.see,
             "logs": self.logs,
         }
 
@@ -74,10 +78,9 @@ class Work:
         """Copy a folder of evidence, file by file; how many files."""
         return copy_folder(Path(source), Path(target))
 
-    def pick(self, *, folder: str, pattern: str, complete: str = "") -> dict[str, Any]:
-        """Which checkpoint the next attempt resumes from."""
-        picked = pick(RealDisk(), Path(folder), Ask(pattern=pattern, complete=complete))
-        return {"path": picked.path, "step": picked.step, "why": picked.why}
+    def see(self, *, folder: str, name: str, files: dict[str, Any]) -> str:
+        """What differs between a checkpoint as it is seen here and where it was picked. Empty: nothing."""
+        return difference(RealDisk(), Path(folder), name, msgspec.convert(files, Files))
 
     def logs(self, *, out: str, target: str, final: bool = False) -> bool:
         """Bring ranks' output over; whether there is more."""
@@ -151,7 +154,7 @@ def copy_folder(source: Path, target: Path) -> int:
     return copied
 
 
-def answer(work: dict[str, Callable[..., Any]], request: dict[str, Any]) -> dict[str, Any]:
+def answer(work: Mapping[str, Callable[..., Any]], request: dict[str, Any]) -> dict[str, Any]:
     """Do one request."""
     try:
         return {"n": request["n"], "answer": work[request["do"]](**request["with"])}
@@ -162,22 +165,34 @@ def answer(work: dict[str, Callable[..., Any]], request: dict[str, Any]) -> dict
         return {"n": request["n"], "why": f"{where}{error.strerror or error}"}
 
 
-def main(arguments: list[str]) -> None:
-    """Work until the supervisor is gone."""
+def settle(arguments: list[str], *, name: bytes) -> socket.socket | None:
+    """What a program of this kind does first; the way to its supervisor. None: that is gone already."""
     parent = os.getppid()
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    libc.prctl(_PR_SET_NAME, b"ftsup-clerk", 0, 0, 0)
+    libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
     if os.getppid() != parent or parent == 1:
-        return
+        return None
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm may signal every process of a step; we end with our supervisor
     os.close(int(arguments[1]))
-    work = Work().table()
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=int(arguments[0])) as talk:
-        talk.settimeout(None)
+    talk = socket.socket(fileno=int(arguments[0]))
+    talk.settimeout(None)
+    return talk
+
+
+def serve(talk: socket.socket, work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """One request after the other, until the supervisor is gone."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError), talk:
         for line in talk.makefile("rb"):
-            talk.sendall(json.dumps(answer(work, json.loads(line))).encode() + b"\n")
+            talk.sendall(json.dumps(work(json.loads(line))).encode() + b"\n")
+
+
+def main(arguments: list[str]) -> None:
+    """Work until the supervisor is gone."""
+    talk = settle(arguments, name=b"ftsup-clerk")
+    if talk is not None:
+        serve(talk, functools.partial(answer, Work().table()))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ class BootClock:
         """Seconds since boot."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+    def sleep(self, seconds: float) -> None:
+        """For programs of ours that may block; a loop never does."""
+        time.sleep(seconds)
+
     def wall(self) -> str:
         """ISO 8601 with the local offset, to the millisecond."""
         return datetime.now(timezone.utc).astimezone().isoformat(timespec="milliseconds")

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -31,8 +30,10 @@ from ftsup.ports import Clock, Job
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.supervisor import starter
+from ftsup.supervisor.checkpoints import LAST_S, Checkpoints
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.files import write_whole
+from ftsup.supervisor.keepwords import Me
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.leaderlink import LeaderLink
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
@@ -96,6 +97,8 @@ class Lead:
         self.loop = Loop(clock, tick_s=config.waits.tick_s, late_s=config.waits.late_s)
         self.calls: Calls[list[LeaderEvent]] = Calls()
         self.clerk: Clerk[list[LeaderEvent]] = Clerk(now=clock.now())
+        me = Me(run=run.id, job=grant.job, host=grant.host, folder=str(run.root), wall=clock.wall(), force=config.checkpoint.force)
+        self.checkpoints = Checkpoints(config, me, now=clock.now())
         keys = read_keys(run.keys)
         self.link = LeaderLink(keys, instance=f"{grant.host}:{clock.now():.3f}", port=self._port())
         self.step = starter.Step(self.local, run.root, grant.environ)
@@ -149,16 +152,17 @@ class Lead:
         self.calls.end()
         self.link.close()
         self.clerk.close()
+        self.checkpoints.close()
 
     # One turn -------------------------------------------------------------------------------------------------------------
 
     def _sources(self) -> list[zmq.Socket[bytes] | int]:
-        return [*self.link.sockets(), *self.calls.sources(), *self.clerk.sources(), self.signals.fileno()]
+        children = (*self.calls.sources(), *self.clerk.sources(), *self.checkpoints.sources())
+        return [*self.link.sockets(), *children, self.signals.fileno()]
 
     def _until(self) -> float | None:
-        return soonest(
-            next_deadline(self.state), self.calls.deadline_t(), self.clerk.deadline_t(), *(pending.until_t for pending in self.pending)
-        )
+        children = (self.calls.deadline_t(), self.clerk.deadline_t(), self.checkpoints.deadline_t())
+        return soonest(next_deadline(self.state), *children, *(pending.until_t for pending in self.pending))
 
     def _turn(self, turn: Turn) -> None:
         now = turn.now
@@ -168,12 +172,16 @@ class Lead:
             self.calls.forgive(turn.away_s)
             events.append(ev.Away(away_s=turn.away_s))
         events += [event for heard in self.link.receive(now) for event in heard.events]
-        events += [ev.Noted(text=note) for note in (*self.link.notes(), *self.clerk.notes())]
+        events += [ev.Noted(text=note) for note in (*self.link.notes(), *self.clerk.notes(), *self.checkpoints.notes())]
         events += self._silences(now)
-        events += [event for found in (*self.calls.take(now), *self.clerk.take(now)) for event in found]
+        answers = (*self.calls.take(now), *self.clerk.take(now), *self.checkpoints.take(now))
+        events += [event for found in answers for event in found]
         text = self.step.just_ended()
         events += [ev.StepEnded(text=text)] if text is not None else []
-        events += [ev.Signalled(signal=signal.Signals(number).name) for number in self.signals.take()]
+        told = self.signals.take()
+        events += [ev.Signalled(signal=signal.Signals(number).name) for number in told]
+        if told and self.quit_t is not None:
+            self.quit_t = min(self.quit_t, now + TOLD_LEAVE_S)
         self._routine(now)
         self._take([*(replace(event, t=now) for event in events), ev.Tick(t=now)], now)
 
@@ -185,6 +193,8 @@ class Lead:
             out = step(self.state, event, self.rules)
             if isinstance(event, ev.Tick) and out.state == self.state and not out.orders:
                 continue
+            if isinstance(event, (ev.Saved, ev.SaveOver)):
+                self.checkpoints.saved()
             if out.state.best_step != self.state.best_step:
                 self._progress(out.state)
             self.state = out.state
@@ -265,6 +275,7 @@ class Lead:
                 folder=str(self.run_dir.requests),
                 cancelled=str(self.run_dir.cancelled),
             )
+        self.checkpoints.look(self.state, now)
         if now - self.status_t >= STATUS_S:
             self.status_t = now
             self.link.ask_counters()
@@ -282,6 +293,8 @@ class Lead:
     # Acting ---------------------------------------------------------------------------------------------------------------
 
     def _order(self, order: LeaderOrder, now: float) -> None:
+        if isinstance(order, (ev.Collect, ev.Stop)):
+            self.checkpoints.hush()
         if isinstance(order, TO_NODES):
             self.link.send(order.node, [order], now)
             return
@@ -317,22 +330,9 @@ class Lead:
             self._take([ev.StartFailed(t=now, node=order.node, why=why)], now)
 
     def _pick(self, order: ev.PickCheckpoint, now: float) -> None:
-        checkpoint = self.config.checkpoint
-
-        def picked(answer: object) -> list[LeaderEvent]:
-            if isinstance(answer, ClerkFailed):
-                return [ev.PickFailed(epoch=order.epoch, why=str(answer))]
-            assert isinstance(answer, dict)
-            return [ev.CheckpointPicked(epoch=order.epoch, path=answer["path"], step=answer["step"], why=answer["why"])]
-
-        if not checkpoint.dir:
-            self._take([ev.CheckpointPicked(t=now, epoch=order.epoch, why="checkpoint.dir is not set: from the beginning")], now)
-            return
-        folder = Path(self.config.workdir) / checkpoint.dir
-        limit_s = self.rules.pick_s * 0.9
-        self.clerk.ask(
-            "pick", now=now, limit_s=limit_s, then=picked, folder=str(folder), pattern=checkpoint.pattern, complete=checkpoint.complete
-        )
+        known = self.checkpoints.pick(order, now)
+        if known:
+            self._take([replace(event, t=now) for event in known], now)
 
     def _slurm(self, op: str, now: float, then: Callable[[Any], list[LeaderEvent]], **args: object) -> None:
         def done(done: proc.Done) -> list[LeaderEvent]:
@@ -453,12 +453,16 @@ class Lead:
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
         self.quit_t = now + (TOLD_LEAVE_S if self.state.signalled else LEAVE_S)
+        if self.state.stage is Stage.OVER:
+            self.checkpoints.finish(self.state, now)
+            self.quit_t += 0.0 if self.checkpoints.over or self.state.signalled else LAST_S
 
     def _may_go(self) -> bool:
         """Quit once the mirror holds the end and the nodes are gone, or after a while."""
         if self.quit is None or self.quit_t is None or self.telling:  # the last news are those that people wait for
             return False
         ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and self.step.ended()
+        ended = ended and (self.checkpoints.over or self.state.stage is not Stage.OVER)
         return ended or self.clock.now() >= self.quit_t
 
 

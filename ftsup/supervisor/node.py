@@ -34,7 +34,7 @@ from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.supervisor import child as children
 from ftsup.supervisor import launch, rankenv
-from ftsup.supervisor.clerk import Clerk
+from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.link import own_addresses
 from ftsup.supervisor.lock import NodeLock
@@ -47,6 +47,8 @@ from ftsup.worker import beatfile
 LEAVE_S = 5.0
 """The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
 LOGS_S = 1.0
+SEE_S = 1.0
+"""Between two looks at files that are not there yet."""
 VANISH_S = 5.0
 """torchrun says at once which of its ranks failed. One without a record, of which it says nothing for so long, ended with os._exit(0)."""
 SOON_S = 0.2
@@ -109,6 +111,10 @@ class NodeSupervisor:
         """What a predecessor left behind, and cannot be killed."""
         self.instance = f"{place.node}:{os.getpid()}:{now:.3f}"
         self.link = NodeLink(read_keys(run.keys), addresses=place.addresses, up=self._up(), now=now)
+        self.seeing: tuple[machine.LookAt, float] | None = None
+        """A checkpoint that is not yet here as it was picked, and until when it is waited for."""
+        self.see_t: float | None = None
+        """When to look at it again."""
         self.looked_t = now
         self.glanced_t = now
         self.logged_t = now
@@ -130,7 +136,9 @@ class NodeSupervisor:
     def _until(self) -> float | None:
         child_t = self.child.due_at() if self.child else None
         look_t = self._look_t() if self._looks() else None  # whatever else wakes us meanwhile
-        return soonest(self.calls.deadline_t(), self.clerk.deadline_t(), child_t, look_t, self._glance_t(), self.leave_t, self.alone_t)
+        return soonest(
+            self.calls.deadline_t(), self.clerk.deadline_t(), child_t, look_t, self._glance_t(), self.leave_t, self.alone_t, self.see_t
+        )
 
     def _look_t(self) -> float:
         return self.looked_t + (SOON_S if self.vanished else self.config.waits.tick_s)
@@ -149,6 +157,7 @@ class NodeSupervisor:
         for found in (*self.calls.take(now), *self.clerk.take(now)):
             for happening in found:
                 self._happen(replace(happening, t=now))
+        self._see(now)
         self._glance(now)
         self._look(now)
         self._hear_child(now)
@@ -344,6 +353,39 @@ class NodeSupervisor:
         limit_s = self.rules.setup_s * 0.95
         env = {**self.place.environ, **self.place.env, "FTSUP_NODE_SETUP": self.config.node_setup}
         self.calls.start(launch.setup_argv(), now=now, limit_s=limit_s, then=done, env=env, cwd=Path(self.config.workdir))
+
+    def _look_at(self, act: machine.LookAt, now: float) -> None:
+        self.seeing, self.see_t = (act, now + self.config.waits.files_s), now
+        self._see(now)
+
+    def _see(self, now: float) -> None:
+        """A look is the clerk's: a disk that hangs must not hang us."""
+        if self.seeing is None or self.see_t is None or now < self.see_t:
+            return
+        act, until_t = self.seeing
+        self.see_t = None
+        folder = Path(self.config.workdir) / self.config.checkpoint.dir
+
+        def seen(answer: object) -> list[Happening]:
+            if self.seeing is None or self.seeing[0] is not act:
+                return []
+            now = self.clock.now()
+            if answer and now < until_t and not isinstance(answer, ClerkFailed):
+                self.see_t = min(now + SEE_S, until_t)
+                return []
+            self.seeing = None
+            waited = f"after {self.config.waits.files_s:g} s (waits.files): " if answer else ""
+            return [machine.FilesSeen(t=now, epoch=act.epoch, why=f"{waited}{answer}" if answer else "")]
+
+        self.clerk.ask(
+            "see",
+            now=now,
+            limit_s=max(until_t - now, SEE_S),
+            then=seen,
+            folder=str(folder),
+            name=str(Path(act.path).relative_to(folder)),
+            files=msgspec.to_builtins(act.files),
+        )
 
     def _find_port(self, act: machine.FindPort, now: float) -> None:
         address = launch.meeting_address(own_addresses(), nodes=len(self.place.nodes), hint=act.hint)
@@ -552,6 +594,7 @@ def _nothing(_answer: object) -> list[Happening]:
 ACTS: dict[type, Callable[[NodeSupervisor, Any, float], None]] = {
     machine.Tell: NodeSupervisor._tell,  # noqa: SLF001 - the table of this class
     machine.RunSetup: NodeSupervisor._run_setup,  # noqa: SLF001
+    machine.LookAt: NodeSupervisor._look_at,  # noqa: SLF001
     machine.FindPort: NodeSupervisor._find_port,  # noqa: SLF001
     machine.StartChild: NodeSupervisor._start_child,  # noqa: SLF001
     machine.TellRanks: NodeSupervisor._tell_ranks,  # noqa: SLF001

@@ -144,6 +144,34 @@ def test_bytes_that_come_in_keep_the_pick_from_its_deadline() -> None:
     assert [(order.path, order.files) for order in out.orders if isinstance(order, ev.Prepare)] == [("/c/a", files)]
 
 
+def test_launch_waits_for_a_node_that_sees_the_checkpoint_later() -> None:
+    world = World().strike("kill", rank=1, step=25)
+    world.late_s = {"n2": 30.0}
+    world.run()
+    assert resumed(world) == ["", "step20.pt"]
+    picked = next(line.event.t for line in world.log if isinstance(line.event, ev.CheckpointPicked) and line.event.path)
+    launched = next(line.event.t for line in world.log if isinstance(line.event, ev.Launched) and line.event.epoch == Epoch(1, 2))
+    assert launched - picked >= 30.0
+
+
+def test_node_that_never_sees_the_checkpoint_is_left_out() -> None:
+    world = World().strike("kill", rank=1, step=25)
+    world.late_s = {"n2": 1e9}
+    world.run()
+    assert world.verdicts() == [(RESTART, "otherwise"), (RESTART, "otherwise"), (VerdictKind.REQUEUE, "start errors")]
+    assert "0 files here" in world.roots()[1].error
+    assert world.excluded == {"n2"}
+    assert resumed(world) == ["", "step20.pt"]
+
+
+def test_last_one_that_can_be_trusted_is_gone() -> None:
+    state = machine.step(State(), ev.LeaderStarted(job="7", restarts=0, host="n1", pid=1, nodes=("n1",)), RULES).state
+    state = machine.step(state, ev.NodeUp(node="n1", instance="a"), RULES).state
+    out = machine.step(state, ev.PickFailed(epoch=Epoch(1, 1), why="3 of the 3 checkpoints are damaged", final=True), RULES)
+    assert out.state.verdict is not None
+    assert (out.state.verdict.kind, out.state.verdict.reason) == (STOP, "3 of the 3 checkpoints are damaged")
+
+
 def test_directory_that_belongs_to_another_live_run_ends_this_one() -> None:
     world = World().start()
     world.at(10, lambda: world.tell(ev.CheckpointsTaken(why="the checkpoints belong to run b/1"))).run()

@@ -8,9 +8,12 @@ import select
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ftsup import eventlog
+from ftsup.checkpoint.disk import RealDisk
+from ftsup.checkpoint.same import files_of
 from ftsup.events import Line, Noted
 from ftsup.supervisor import proctree
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
@@ -180,14 +183,19 @@ def test_the_clerk_mirrors_the_event_log(desk, tmp_path):
     assert (tmp_path / "run" / "events.jsonl").read_bytes() == log.path.read_bytes()
 
 
-def test_the_clerk_brings_logs_and_picks(desk, tmp_path):
+def test_the_clerk_brings_logs_and_looks_at_checkpoints(desk, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "out.0").write_text("hello\n")
     desk.ask("logs", out=str(tmp_path / "out"), target=str(tmp_path / "n1.log"))
     assert desk.answer() is False
     assert (tmp_path / "n1.log").read_text() == "[rank 0] hello\n"
-    desk.ask("pick", folder=str(tmp_path / "none"), pattern="*.pt", complete="")
-    assert desk.answer()["path"] is None
+    (tmp_path / "step1").mkdir()
+    (tmp_path / "step1" / "a").write_bytes(b"abc")
+    files = msgspec.to_builtins(files_of(RealDisk(), tmp_path / "step1"))
+    desk.ask("see", folder=str(tmp_path), name="step1", files=files)
+    assert desk.answer() == ""
+    desk.ask("see", folder=str(tmp_path), name="step1", files=files | {"digest": "other"})
+    assert desk.answer() == f"{tmp_path}/step1: 1 file with 3 bytes here, 1 file with 3 bytes where it was picked"
 
 
 def test_a_clerk_ignores_what_slurm_sends_to_everybody_and_stays_small(desk, tmp_path):

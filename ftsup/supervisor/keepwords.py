@@ -1,0 +1,108 @@
+"""What a leader asks its keeper, and what it answers. Shapes only, without the weight of the checkpoint room."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ftsup.events import Epoch, Files
+
+
+class Me(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that this is done for."""
+
+    run: str
+    job: str
+    host: str = ""
+    folder: str = ""
+    """The run directory."""
+    wall: str = ""
+    force: bool = False
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """One checkpoint that is sealed."""
+
+    name: str
+    step: int | None
+    size_bytes: int
+    took_s: float
+
+
+class Aside(msgspec.Struct, frozen=True, kw_only=True):
+    """One checkpoint that lies in quarantine."""
+
+    name: str
+    why: str
+    path: str
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a pick."""
+
+    path: str | None = None
+    name: str = ""
+    step: int | None = None
+    why: str = ""
+    files: Files | None = None
+    took_s: float = 0.0
+    aside: tuple[Aside, ...] = ()
+    sealed: tuple[Taken, ...] = ()
+    found: tuple[str, ...] | None = None
+    """What was there before the run wrote anything; None: not known."""
+    taken: str = ""
+    """The directory belongs to another run, which is alive: nothing else was done."""
+    broken: str = ""
+    """Nothing there can be resumed from, and waiting mends nothing."""
+    note: str = ""
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one pass of sealing: at most one checkpoint is sealed or verified in it."""
+
+    sealed: Taken | None = None
+    verified: str = ""
+    damaged: tuple[str, ...] = ()
+    """It was read back, and is not as it was sealed: its name, and what differs."""
+    removed: tuple[str, ...] = ()
+    removed_bytes: int = 0
+    said: dict[str, str] = {}
+    """Checkpoint -> what people should know of it."""
+    taken: str = ""
+
+    @property
+    def again(self) -> bool:
+        """There may be more to do."""
+        return self.sealed is not None or bool(self.verified)
+
+
+class SealAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pass of sealing needs to know."""
+
+    folder: str
+    pattern: str
+    complete: str = ""
+    epoch: Epoch
+    me: Me
+    found: tuple[str, ...] | None = None
+    rate_bytes: int = 0
+    """0: as fast as it can."""
+    keep: int = 0
+    """0: nothing is removed."""
+    needed: tuple[str, ...] = ()
+    verified: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    ended: bool = False
+
+
+class PickAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pick needs to know."""
+
+    folder: str
+    pattern: str
+    complete: str = ""
+    epoch: Epoch
+    me: Me
+    suspects: tuple[str, ...] = ()
+    sealed: tuple[str, ...] = ()
+    ended: bool = False
+    files_s: float = 0.0
