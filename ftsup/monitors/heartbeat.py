@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftsup.monitors import procs
-from ftsup.policy.watch import Sight, silent
+from ftsup.policy.watch import Sight, printing_counts, silent
 from ftsup.worker import beatfile, places
 from ftsup.worker.beatfile import Beat, Phase
 
@@ -67,7 +67,7 @@ def sights(beats: Path, *, out: Path | None = None, proc: Path = procs.PROC) -> 
             rank=rank,
             beat=beat,
             process=procs.state_of(beat.pid, started=beat.started, proc=proc),
-            output=_size(places.out_path(out, rank)) if out and silent(beat) else None,
+            output=_size(places.out_path(out, rank)) if out and printing_counts(beat) else None,
         )
         for rank, beat in found
         if beat is not None

@@ -92,6 +92,15 @@ def silent(beat: Beat) -> bool:
     return beat.pid != 0 and beat.phase is Phase.START and beat.activity == 0
 
 
+def printing_counts(beat: Beat) -> bool:
+    """Whether what it prints is a sign of life. From a rank that trains it proves nothing: a thread prints, and training hangs.
+
+    Before that it may be all there is: torch without an optimizer and without batches (a data set that is prepared for hours, a script
+    that only generates, one that has started other processes and waits for them).
+    """
+    return silent(beat) or (beat.pid != 0 and beat.phase is Phase.INIT and beat.beats == 0)
+
+
 def watched_by(mark: Mark) -> WatchedBy | None:
     """What shows that a rank lives; None while it starts up."""
     beat = mark.beat
@@ -128,7 +137,8 @@ def look(watch: Watch, t: float, sights: Mapping[int, Sight], rules: Rules, *, n
     if watch.looked_t is not None and t - watch.looked_t > rules.late_s:
         watch = away(watch, t)
     before = watch
-    marks = {rank: _mark(watch.marks.get(rank), t, sight) for rank, sight in sights.items()}
+    printed = any(printing_counts(sight.beat) and _printed(watch.marks.get(rank), sight) for rank, sight in sights.items())
+    marks = {rank: _mark(watch.marks.get(rank), t, sight, printed=printed) for rank, sight in sights.items()}
     times = _step_times(before, marks)
     watch = replace(watch, marks=marks, looked_t=t, step_s=(watch.step_s + times)[-SAMPLES:])
     faults = {rank: fault for rank in marks if (fault := _fault(watch, rank, sights[rank], rules, node))}
@@ -175,18 +185,23 @@ def step_now_s(watch: Watch) -> float:
     return median(watch.step_s[-5:]) if watch.step_s else watch.median_s
 
 
-def _mark(mark: Mark | None, t: float, sight: Sight) -> Mark:
+def _printed(mark: Mark | None, sight: Sight) -> bool:
+    return mark is not None and sight.output != mark.output
+
+
+def _mark(mark: Mark | None, t: float, sight: Sight, *, printed: bool) -> Mark:
+    """`printed`: a rank of this node. Often only one of them prints, and the others are as well as it is."""
     stopped_t = None
     if sight.process is Process.STOPPED:
         stopped_t = mark.stopped_t if mark and mark.stopped_t is not None else t
     if mark is None:
         return Mark(beat=sight.beat, output=sight.output, moved_t=t, beats_t=t, stopped_t=stopped_t)
-    printed = silent(sight.beat) and sight.output != mark.output  # from others it proves nothing: a thread prints, and training hangs
+    moved = sight.beat != mark.beat or (printed and printing_counts(sight.beat))
     return replace(
         mark,
         beat=sight.beat,
         output=sight.output,
-        moved_t=mark.moved_t if sight.beat == mark.beat and not printed else t,
+        moved_t=t if moved else mark.moved_t,
         beats_t=mark.beats_t if sight.beat.beats == mark.beat.beats else t,
         stopped_t=stopped_t,
     )
@@ -230,6 +245,8 @@ def _limit_s(watch: Watch, beat: Beat, rules: Rules) -> float:
     """How long a rank may be quiet now. While it writes a save in the background, whatever waits for that waits as long as a save may."""
     if silent(beat):
         return rules.hang.output_s
+    if beat.phase is Phase.START and beat.activity:  # no torch, and beat() without a step: it trains
+        return max(rules.hang.start_s, rules.hang.limit_s(Phase.STEP, restart_s=watch.restart_s))
     limit_s = rules.hang.limit_s(beat.phase, median_s=watch.median_s, restart_s=watch.restart_s)
     return max(limit_s, rules.hang.checkpoint_s) if beat.writing else limit_s
 

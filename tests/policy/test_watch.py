@@ -60,6 +60,36 @@ def test_output_is_no_life_for_who_has_another_sign_of_it(beat: Beat) -> None:
     assert (at_t, fault.error) == (limit_s, "")
 
 
+INIT = RUNS._replace(phase=Phase.INIT, activity=2)
+
+
+@pytest.mark.parametrize("beat", [RUNS, INIT], ids=["without torch", "no optimizer"])
+def test_where_one_rank_prints_the_others_of_its_node_are_as_well(beat: Beat) -> None:
+    def seconds_to_fault(last_line_s: float) -> list[float]:
+        watch, found = Watch(), []
+        for second in range(5000):
+            sights = {0: Sight(beat=beat, output=int(min(second, last_line_s) // 1000)), 1: Sight(beat=beat, output=0)}
+            watch, seen = watching.look(watch, float(second), sights, RULES)
+            found += [float(second) for _ in seen.stalled]
+        return found
+
+    assert seconds_to_fault(9000) == []
+    assert seconds_to_fault(1000) == [2800, 2800]
+
+
+def test_once_an_optimizer_is_there_a_line_is_no_life() -> None:
+    ((at_t, _),) = found(lambda t: Sight(beat=INIT._replace(phase=Phase.FIRST_STEP), output=int(t)), until_s=1900)
+    assert at_t == 1800
+
+
+def test_who_says_beat_without_a_step_has_the_time_of_a_step_once_it_is_longer() -> None:
+    says = RUNS._replace(activity=5)
+    ((at_t, _),) = found(lambda t: Sight(beat=says), until_s=2000, rules=Rules())  # the first step's: nothing was measured
+    assert at_t == 1800
+    ((at_t, _),) = found(lambda t: Sight(beat=says), until_s=2000, rules=Rules(hang=Hang(step_s=900.0)))
+    assert at_t == 900
+
+
 def test_launch_command_is_watched_from_its_first_line_on() -> None:
     rules = replace(RULES, watched=False)
     assert found(lambda t: Sight(beat=RUNS, output=0), until_s=4000, rules=rules) == []
