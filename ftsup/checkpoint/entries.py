@@ -44,12 +44,22 @@ def entries(disk: Disk, home: Home, *, pattern: str) -> list[Entry]:
     found = []
     for name in _glob(disk, home, pattern):
         match = shape.fullmatch(name)
-        if match and not any(_TEMPORARY.search(part) for part in name.split("/")):
+        if match and not is_temporary(name):
             step = _step(match, name)
             found.append(Entry(name=name, step=step, rolling=step is None))
     steps = Counter(entry.step for entry in found)
     found = [_ask_manifest(disk, home, entry) if entry.step is None or steps[entry.step] > 1 else entry for entry in found]
     return sorted(found, key=lambda entry: (entry.step is not None, entry.step or 0, entry.epoch, entry.time_ns, entry.name), reverse=True)
+
+
+def is_temporary(name: str) -> bool:
+    """Hidden, or the name that a file has while it is written."""
+    return any(_TEMPORARY.search(part) for part in name.split("/"))
+
+
+def sayable(text: str) -> str:
+    """The text as UTF-8 can hold it; a name that is another then has no place in a manifest, and is no checkpoint."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def manifest_of(disk: Disk, home: Home, name: str) -> Manifest | None:
@@ -84,6 +94,8 @@ def _names(disk: Disk, home: Home, prefix: str, parts: list[re.Pattern[str]] | N
     except (FileNotFoundError, NotADirectoryError):
         return
     for name, what in names.items():
+        if sayable(name) != name:
+            continue
         fits = parts is None or parts[0].fullmatch(name)
         if fits and (parts is None or len(parts) == 1):
             yield prefix + name

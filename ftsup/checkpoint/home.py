@@ -6,6 +6,7 @@
     pins/NAME               this one stays
     cut/NAME.json           its attempt died while it was the newest, and its kind cannot say whether it is whole
     owner/owner.json        the run that owns the directory
+    verified.json           when which was last read back
 
 Names are percent-encoded, so that one with a `/` is one name. Only paths: no file is touched.
 """
@@ -61,6 +62,11 @@ class Home(msgspec.Struct, frozen=True):
     def owner(self) -> Path:
         """A folder, because a folder is put in its place only where none is."""
         return self.own / "owner"
+
+    @property
+    def verified(self) -> Path:
+        """When which was last read back."""
+        return self.own / "verified.json"
 
     def checkpoint(self, name: str) -> Path:
         """The checkpoint itself."""

@@ -88,6 +88,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """The last attempt ended by itself with success."""
     act: bool = True
     """Seal and quarantine; else only look."""
+    stay_cached: bool = True
+    """What was read is read again soon, by whoever resumes."""
 
 
 def never() -> bool:
@@ -138,9 +140,9 @@ def _look_sealed(
     disk: Disk, home: Home, entry: Entry, manifest: Manifest, ask: Ask, *, newest: bool, again: Callable[[], bool], each: Each
 ) -> Seen:
     path = home.checkpoint(entry.name)
-    found = verify(disk, path, manifest, each=each)
+    found = verify(disk, path, manifest, each=each, stay_cached=ask.stay_cached)
     while any(damage.absent for damage in found.damages) and again():
-        found = verify(disk, path, manifest, each=each)
+        found = verify(disk, path, manifest, each=each, stay_cached=ask.stay_cached)
     if not found.damages:
         extra = f", beside {len(found.extra)} files that came after the seal ({found.extra[0]})" if found.extra else ""
         return Seen(name=entry.name, state=State.VERIFIED, why=f"verified against its manifest{extra}")

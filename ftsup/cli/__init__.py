@@ -24,6 +24,7 @@ COMMANDS = {
     "list": ("ftsup.cli.show", "list_runs", "List the runs."),
     "stop": ("ftsup.cli.steer", "stop", "Save where the script can, then end a run."),
     "cancel": ("ftsup.cli.steer", "cancel", "End a run for good."),
+    "checkpoints": ("ftsup.cli.checkpoints", "checkpoints", "Look at, verify, seal, choose and prune checkpoints."),
     "config": ("ftsup.cli.config", "config", "Check and explain configurations."),
     "demo": ("ftsup.cli.demo", "demo", "Watch a run survive faults on this machine."),
     "mock": ("ftsup.cli.mock", "mock", "A Slurm for one machine."),

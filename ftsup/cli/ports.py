@@ -7,7 +7,7 @@ import pwd
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import wraps
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import click
 
-from ftsup.ports import Slurm
+from ftsup.ports import Disk, Slurm
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +36,8 @@ class Ports:
     """The interpreter that runs ftsup, here and on the nodes."""
     cwd: Path
     user: str
+    disk: Callable[[Callable[[int], None]], Disk] = field(default_factory=lambda: _disk)
+    """The disk, which tells the size of each piece that is read."""
 
 
 def real() -> Ports:
@@ -56,6 +58,12 @@ def _commands(environ: Mapping[str, str]) -> Slurm:
     from ftsup.slurm.commands import Commands  # noqa: PLC0415 - most commands ask Slurm nothing
 
     return Commands(environ=environ)
+
+
+def _disk(each: Callable[[int], None]) -> Disk:
+    from ftsup.checkpoint.disk import RealDisk  # noqa: PLC0415 - as above
+
+    return RealDisk(each=each)
 
 
 def _user() -> str:
