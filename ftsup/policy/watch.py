@@ -190,13 +190,14 @@ def _printed(mark: Mark | None, sight: Sight) -> bool:
 
 
 def _mark(mark: Mark | None, t: float, sight: Sight, *, printed: bool) -> Mark:
-    """`printed`: a rank of this node. Often only one of them prints, and the others are as well as it is."""
+    """`printed`: a rank of this node. Where only one of them ever prints, the others are as well as it is."""
     stopped_t = None
     if sight.process is Process.STOPPED:
         stopped_t = mark.stopped_t if mark and mark.stopped_t is not None else t
     if mark is None:
         return Mark(beat=sight.beat, output=sight.output, moved_t=t, beats_t=t, stopped_t=stopped_t)
-    moved = sight.beat != mark.beat or (printed and printing_counts(sight.beat))
+    alike = printed and (sight.beat.phase is Phase.INIT or not sight.output)
+    moved = sight.beat != mark.beat or (printing_counts(sight.beat) and (alike or _printed(mark, sight)))
     return replace(
         mark,
         beat=sight.beat,

@@ -77,6 +77,15 @@ def test_where_one_rank_prints_the_others_of_its_node_are_as_well(beat: Beat) ->
     assert seconds_to_fault(1000) == [2800, 2800]
 
 
+def test_a_rank_that_printed_and_then_falls_silent_is_found_although_others_print() -> None:
+    watch, faults = Watch(), []
+    for second in range(3000):
+        sights = {0: Sight(beat=RUNS, output=second), 1: Sight(beat=RUNS, output=min(second, 500))}
+        watch, seen = watching.look(watch, float(second), sights, RULES)
+        faults += [(second, fault.rank) for fault in seen.stalled]
+    assert faults == [(2300, 1)]
+
+
 def test_once_an_optimizer_is_there_a_line_is_no_life() -> None:
     ((at_t, _),) = found(lambda t: Sight(beat=INIT._replace(phase=Phase.FIRST_STEP), output=int(t)), until_s=1900)
     assert at_t == 1800
