@@ -55,8 +55,15 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     saved_step: int | None
     saving: str
     """A save that is under way."""
+    sealed: str | None
+    """The newest checkpoint that is sealed: what a restart begins with."""
+    sealed_step: int | None
+    at_risk: int | None
+    """Steps that would be lost now; null: not known."""
     watched_by: WatchedBy | None
     """What shows that it lives; null while it starts up."""
+    damaged: tuple[str, ...]
+    """Checkpoints that were set aside: which, why, and where they lie."""
     quiet_s: float | None
     """Seconds since the leader last wrote; null: it never did."""
     verdict: VerdictKind | None
@@ -98,6 +105,9 @@ def page(view: View, *, now: datetime, queue: str = "") -> Page:
     steps = [rank.step for rank in view.now.ranks.values() if rank.step is not None and rank.step >= 0] if view.now else []
     live = steps and not story.stage.over
     quiet_s = _since_s(_last_wall(view), now)
+    step_now = min(steps) if live and story.by not in UNPHASED else story.step
+    sealed = story.sealed[-1] if story.sealed else None
+    sealed_step = sealed.step if sealed else None
     return Page(
         run=view.id,
         path=view.path,
@@ -108,10 +118,14 @@ def page(view: View, *, now: datetime, queue: str = "") -> Page:
         attempts=story.attempts,
         epoch=str(story.epoch or ""),
         nodes=story.nodes,
-        step=min(steps) if live and story.by not in UNPHASED else story.step,
+        step=step_now,
         phase=_phase(view, story),
         saved_step=story.saved_step,
         saving=str(story.saving or ""),
+        sealed=sealed.name if sealed else None,
+        sealed_step=sealed_step,
+        at_risk=None if step_now is None or sealed_step is None else max(step_now - sealed_step, 0),
+        damaged=tuple(f"checkpoint {one.name} was set aside, {one.why}; it lies in {one.path}" for one in story.aside),
         watched_by=story.by,
         quiet_s=quiet_s,
         verdict=story.verdict.kind if story.verdict else None,
@@ -182,6 +196,8 @@ def _lines(facts: Page) -> Iterator[tuple[str, str]]:
         yield "  ", f"job {facts.job}"
     if facts.quiet_s is not None and facts.quiet_s > SILENT_S and facts.stage not in {Stage.REQUEUED, *(s for s in Stage if s.over)}:
         yield "  ", f"the leader has said nothing for {short_time(facts.quiet_s)}"
+    for damaged in facts.damaged:
+        yield "  ", damaged
     for note in facts.notes:
         yield "  ", f"note: {note}"
     for row in facts.incidents:
@@ -198,6 +214,9 @@ def _counters(facts: Page) -> Iterator[str]:
     yield f"saved step {facts.saved_step}" if facts.saved_step is not None else "nothing saved yet"
     if facts.saving and not facts.stage.over:
         yield facts.saving
+    if facts.sealed is not None:
+        lost = "" if facts.at_risk is None or facts.stage.over else f", {_steps(facts.at_risk)} would be lost now"
+        yield f"sealed {facts.sealed}{lost}"
 
 
 def _incident_lines(row: Row) -> Iterator[tuple[str, str]]:

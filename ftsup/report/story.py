@@ -21,6 +21,7 @@ from ftsup.policy.judge import describe, root
 _WORKS = {"step", "evaluation", "checkpoint"}
 UNPHASED = {WatchedBy.OUTPUT, WatchedBy.BATCHES}
 _NOTES = 5
+_SEALED = 8
 
 
 class Stage(Enum):
@@ -134,6 +135,10 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     """Where this attempt began."""
     saved_step: int | None = None
     saving: Saving | None = None
+    sealed: tuple[events.Sealed, ...] = ()
+    """The newest checkpoints that are sealed, the newest last: it is what a restart begins with."""
+    aside: tuple[events.Quarantined, ...] = ()
+    """The newest checkpoints that turned out to be damaged."""
     resumed_path: str | None = None
     began: Moment | None = None
     last: Moment | None = None
@@ -217,6 +222,13 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return replace(story, told=story.told or now)
         case events.CheckpointPicked(path=path):
             return replace(story, resumed_path=path)
+        case events.Sealed(name=name):
+            others = tuple(one for one in story.sealed if one.name != name)
+            return replace(story, sealed=tuple(sorted((*others, event), key=_sealed_step))[-_SEALED:])
+        case events.Quarantined(name=name):
+            return replace(_lost(story, (name,)), aside=(*story.aside, event)[-_NOTES:])
+        case events.Pruned(names=names):
+            return _lost(story, names)
         case events.Reported(fault=fault, fatal=False):
             who = fault.node if fault.rank is None else f"rank {fault.rank} on {fault.node}"
             return replace(story, notes=(*story.notes, f"{who}: {fault.error}")[-_NOTES:])
@@ -224,6 +236,14 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return replace(story, notes=(*story.notes, f"{node}: {text}" if node else text)[-_NOTES:])
         case _:
             return story
+
+
+def _lost(story: Story, names: tuple[str, ...]) -> Story:
+    return replace(story, sealed=tuple(one for one in story.sealed if one.name not in names))
+
+
+def _sealed_step(sealed: events.Sealed) -> int:
+    return -1 if sealed.step is None else sealed.step
 
 
 def _save_over(story: Story, event: events.SaveOver, saving: Saving) -> Story:
