@@ -169,6 +169,13 @@ def test_a_run_directory_of_that_name_is_never_taken_or_removed(world):
     assert (there / "precious").exists()
 
 
+@pytest.mark.parametrize("words,force", [((), False), (("--force",), True)])
+def test_force_takes_the_checkpoints_of_another_run(world, words, force):
+    world.submit(*words)
+    (config,) = (world.home / "ftsup-runs" / "demo").glob("*/config.json")
+    assert from_json(config.read_bytes()).checkpoint.force is force
+
+
 def test_dry_run_prints_the_script_and_checks_and_leaves_nothing(world):
     result = world.type(submit, "--dry-run", "c.yaml")
     assert result.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=demo\n")
