@@ -114,8 +114,9 @@ def describe(fault: Fault) -> str:
     at = f" at step {fault.step}" if fault.step is not None else f" in {fault.phase}" if fault.phase else ""
     where = f" ({fault.where})" if fault.where else ""
     why = f": {fault.error}" if fault.error else ""
+    early = "; if that was no hang: hang.init is its limit, and beat() or a line of output a sign of life" if fault.phase == "init" else ""
     return {
-        How.QUIET: f"{who} stood still for {fault.quiet_s:g} s (limit {fault.limit_s:g} s){at}{where}{why}",
+        How.QUIET: f"{who} stood still for {fault.quiet_s:g} s (limit {fault.limit_s:g} s){at}{where}{why or early}",
         How.STORAGE: f"{who} waited for storage for {fault.quiet_s:g} s (limit {fault.limit_s:g} s){at}{where}{why}",
         How.WAITING: f"{who} waited for other ranks{at}{where}",
         How.STOPPED: f"{who} was stopped (SIGSTOP) for {fault.quiet_s:g} s{at}",

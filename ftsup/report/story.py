@@ -101,7 +101,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         """Steps that were made twice."""
         if self.back is None or self.resumed_step is None:
             return None
-        return max(0, (self.at_step or self.resumed_step) - self.resumed_step)
+        return None if self.at_step is None else max(0, self.at_step - self.resumed_step)
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ def test_output_is_no_life_for_who_has_another_sign_of_it(beat: Beat) -> None:
     assert (at_t, fault.error) == (limit_s, "")
 
 
-INIT = RUNS._replace(phase=Phase.INIT, activity=2)
+INIT = RUNS._replace(phase=Phase.INIT, activity=2, step=0)
 
 
 @pytest.mark.parametrize("beat", [RUNS, INIT], ids=["without torch", "no optimizer"])
@@ -84,6 +84,14 @@ def test_a_rank_that_printed_and_then_falls_silent_is_found_although_others_prin
         watch, seen = watching.look(watch, float(second), sights, RULES)
         faults += [(second, fault.rank) for fault in seen.stalled]
     assert faults == [(2300, 1)]
+
+
+def test_before_the_first_optimizer_it_is_said_what_would_have_helped() -> None:
+    ((_, fault),) = found(lambda t: Sight(beat=INIT, output=7), until_s=1900)
+    assert describe(fault) == (
+        "rank 0 on n1 stood still for 1800 s (limit 1800 s) at step 0; "
+        "if that was no hang: hang.init is its limit, and beat() or a line of output a sign of life"
+    )
 
 
 def test_once_an_optimizer_is_there_a_line_is_no_life() -> None:
