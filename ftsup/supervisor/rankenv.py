@@ -82,10 +82,8 @@ def environment(
 ) -> dict[str, str]:
     """What ranks get: `base` (after node_setup) cleaned, ours, and over it the user's `env`. `at`: worker, beats, out."""
     env = {name: value for name, value in base.items() if not goes(name)}
-    path = env.get("PYTHONPATH")
     env |= {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": f"{at['worker']}{os.pathsep}{path}" if path else str(at["worker"]),
         places.BEATS: str(at["beats"]),
         places.OUT_DIR: str(at["out"]),
     }
@@ -99,7 +97,9 @@ def environment(
     env |= {name: value for name, value in wishes.items() if not {name, OLDER.get(name, name)} & (env.keys() | own.keys())}
     wanted = launch.variables(order) if config.launch is Launch.COMMAND else {places.RESUME_FROM: order.path or ""}
     env |= {name: value for name, value in wanted.items() if value}
-    return env | dict(own)
+    env |= dict(own)
+    paths = (str(at["worker"]), env.get("PYTHONPATH", ""))  # also before one of the user's own: the shim would not be found
+    return env | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def markdown() -> str:

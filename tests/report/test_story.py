@@ -44,6 +44,7 @@ def test_a_hang_from_its_first_sign_to_training_again(leader):
     assert incident.detected_s == 5.2
     assert incident.back_s == pytest.approx(5.2 + 6)
     assert incident.replayed == 18
+    assert replace(incident, at_step=None).replayed is None
     assert incident.verdict.kind is VerdictKind.RESTART
     assert (leader.story.epoch, leader.story.attempts, leader.story.step) == (Epoch(1, 2), 2, 101)
 

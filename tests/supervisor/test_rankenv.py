@@ -68,6 +68,8 @@ def test_the_users_own_env_comes_last() -> None:
     env = made({"SLURM_NTASKS": "1", "PYTHONPATH": "/mine"}, {"SLURM_NTASKS": "mine", "NCCL_DEBUG": "TRACE", "PYTHONUNBUFFERED": ""})
     assert (env["SLURM_NTASKS"], env["NCCL_DEBUG"], env["PYTHONUNBUFFERED"]) == ("mine", "TRACE", "")
     assert env["PYTHONPATH"] == f"/run/worker{os.pathsep}/mine"
+    assert made({"PYTHONPATH": "/mine"}, {"PYTHONPATH": "/chosen"})["PYTHONPATH"] == f"/run/worker{os.pathsep}/chosen"
+    assert made({}, {})["PYTHONPATH"] == "/run/worker"
     assert (env["FTSUP_RESUME_FROM"], env["FTSUP_BASE_STEP"]) == ("/c/step5.pt", "5")
 
 
