@@ -23,9 +23,9 @@ _CHUNK = 1 << 20
 
 
 State = watch.Process
-"""The policy's words: RUNNING (or sleeping), STOPPED (also by a tracer), DISK (state D), GONE (or a zombie), UNKNOWN."""
+"""The policy's words: RUNNING (or sleeping, or held by a debugger that will let it go), STOPPED, DISK (state D), GONE (or a zombie), UNKNOWN."""
 
-_STATES = {"T": State.STOPPED, "t": State.STOPPED, "D": State.DISK, "Z": State.GONE, "X": State.GONE, "x": State.GONE}
+_STATES = {"T": State.STOPPED, "D": State.DISK, "Z": State.GONE, "X": State.GONE, "x": State.GONE}
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

@@ -193,7 +193,8 @@ def _mark(mark: Mark | None, t: float, sight: Sight, *, printed: bool) -> Mark:
     """`printed`: a rank of this node. Where only one of them ever prints, the others are as well as it is."""
     stopped_t = None
     if sight.process is Process.STOPPED:
-        stopped_t = mark.stopped_t if mark and mark.stopped_t is not None else t
+        known = mark is not None and mark.stopped_t is not None and mark.beat == sight.beat  # what moves was stopped anew
+        stopped_t = mark.stopped_t if mark and known else t
     if mark is None:
         return Mark(beat=sight.beat, output=sight.output, moved_t=t, beats_t=t, stopped_t=stopped_t)
     alike = printed and (sight.beat.phase is Phase.INIT or not sight.output)

@@ -47,7 +47,7 @@ def test_what_is_not_known_is_none(tmp_path: Path):
 @pytest.mark.parametrize(
     "letter,threads,state",
     [
-        *(("R", 1, State.RUNNING), ("S", 1, State.RUNNING), ("T", 4, State.STOPPED), ("t", 1, State.STOPPED)),
+        *(("R", 1, State.RUNNING), ("S", 1, State.RUNNING), ("T", 4, State.STOPPED), ("t", 1, State.RUNNING)),
         *(("D", 1, State.DISK), ("Z", 1, State.GONE), ("X", 1, State.GONE), ("Z", 3, State.RUNNING)),
     ],
 )

@@ -122,6 +122,12 @@ def test_a_stopped_command_is_found_as_a_stopped_rank_is() -> None:
     assert (at_t, fault.how, fault.rank) == (10, How.STOPPED, None)
 
 
+def test_a_rank_that_is_stopped_for_a_moment_again_and_again_is_well() -> None:
+    assert found(lambda t: Sight(beat=TRAINS._replace(beats=9 + int(t) // 8), process=Process.STOPPED), until_s=60) == []
+    ((at_t, fault),) = found(lambda t: Sight(beat=TRAINS._replace(beats=9 + min(int(t), 17)), process=Process.STOPPED), until_s=60)
+    assert (at_t, fault.how) == (27, How.STOPPED)
+
+
 def test_who_waits_for_a_save_in_the_background_has_its_time() -> None:
     ((at_t, _),) = found(lambda t: Sight(beat=TRAINS._replace(writing=int(t < 500))), until_s=700)
     assert at_t == 620  # the end of the save is a sign of life
