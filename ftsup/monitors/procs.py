@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 
 
 State = watch.Process
-"""The policy's words: RUNNING (or sleeping, or held by a debugger that will let it go), STOPPED, DISK (state D), GONE (or a zombie), UNKNOWN."""
+"""The policy's words: RUNNING (or sleeping, or held by a debugger), STOPPED, DISK (state D), GONE (or a zombie), UNKNOWN."""
 
 _STATES = {"T": State.STOPPED, "D": State.DISK, "Z": State.GONE, "X": State.GONE, "x": State.GONE}
 

@@ -234,6 +234,20 @@ def test_an_error_that_cannot_be_printed_is_recorded(bench):
     assert bench.record()["type"] == "__main__.E"
 
 
+@pytest.mark.parametrize("end,code", [("", 0), ("raise ValueError('lr')", 1)])
+def test_a_script_that_clears_everything_away_is_watched_to_its_end(bench, end: str, code: int):
+    bench.write(
+        "train.py",
+        "import os, resource, sys\nfrom ftsup_worker import beat\n"
+        "os.closerange(3, 256)\nos.environ.clear()\nos.chdir('/')\nsys.path[:] = sys.path[1:]\nsys.argv.clear()\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (6, 6))\nsys.excepthook = sys.__excepthook__\nbeat(step=4)\n{end}\n",
+    )
+    shim = bench.shim("train.py")
+    assert shim.returncode == code
+    assert (bench.beat().step, bench.beat().phase, bench.beat().code) == (4, Phase.EXITED, code)
+    assert (bench.record()["code"], bench.record()["step"]) == (code, 4)
+
+
 @pytest.mark.parametrize(
     "body",
     ["keep()", "try:\n    keep()\nexcept OSError as error:\n    raise RuntimeError('not saved') from error"],
