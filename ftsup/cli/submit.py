@@ -44,13 +44,11 @@ cluster_option = click.option(
     metavar="[=mock]",
     help="Show the script and what there is to say about it; submit nothing. =mock: also run two steps of it on this machine.",
 )
-@click.option(
-    "--force", "forced", flag_value=("checkpoint.force=true",), default=(), help="Take the checkpoints from another run that is alive."
-)
+@click.option("--force", is_flag=True, help="Take the directory of checkpoints even from another run that is alive.")
 @with_ports
-def submit(ports: Ports, file: Path, sets: tuple[str, ...], kind: str, dry_run: str | None, forced: tuple[str, ...]) -> None:
+def submit(ports: Ports, file: Path, sets: tuple[str, ...], kind: str, dry_run: str | None, *, force: bool) -> None:
     """Check FILE, write the batch script, submit it."""
-    config = placed(load(file, sets=(*sets, *forced)).config, cwd=ports.cwd)
+    config = placed(load(file, sets=(*sets, "checkpoint.force=true") if force else sets).config, cwd=ports.cwd)
     if dry_run:
         _dry_run(ports, config, Kind(kind))
         if dry_run == "mock":
