@@ -158,16 +158,23 @@ def would_seal(disk: Disk, home: Home, entry: Entry, *, sign: Sign, complete: st
     )
 
 
+class Readings(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of reading the newest ones back."""
+
+    verified: frozenset[str] = frozenset()
+    damaged: frozenset[str] = frozenset()
+
+
 def plan(
-    rows: Sequence[Row], verified: Collection[str], *, keep: int, found_too: bool, needed: Collection[str], before: Collection[str]
+    rows: Sequence[Row], readings: Readings, *, keep: int, found_too: bool, needed: Collection[str], before: Collection[str]
 ) -> list[Fate]:
     """Of each checkpoint, newest first, whether it goes. `needed`: a run resumed from it; `before`: older than the run that owns them."""
     items = [
         Item(
             name=row.name,
             step=row.step,
-            sealed=row.standing in {Standing.SEALED, Standing.VERIFIED},
-            verified=row.name in verified,
+            sealed=row.standing in {Standing.SEALED, Standing.VERIFIED} and row.name not in readings.damaged,
+            verified=row.name in readings.verified,
             pinned=row.pinned,
             ours=(bool(row.writer) or found_too) and row.name not in before,
             size_bytes=row.size_bytes,
@@ -175,30 +182,49 @@ def plan(
         for row in rows
     ]
     going = {item.name for item in removable(items, keep=keep, needed=needed)}
-    read = [item.name for item in items if item.sealed and item.verified]
+    stays = _Stays(
+        keep=keep,
+        read=tuple(item.name for item in items if item.sealed and item.verified),
+        damaged=readings.damaged,
+        needed=frozenset(needed),
+        before=frozenset(before),
+    )
     why_goes = f"older than the {keep} verified that stay" if keep > 1 else "older than a verified one that stays"
     return [
         Fate(
             name=item.name,
             goes=item.name in going,
-            why=why_goes if item.name in going else _why_stays(row, item, read, keep=keep, needed=needed, before=before),
+            why=why_goes if item.name in going else stays.why(row, item),
             size_bytes=item.size_bytes,
         )
         for row, item in zip(rows, items, strict=True)
     ]
 
 
-def _why_stays(row: Row, item: Item, read: list[str], *, keep: int, needed: Collection[str], before: Collection[str]) -> str:
-    if item.pinned:
-        return "pinned"
-    if item.name in read[:keep]:
-        return f"verified, one of the newest {keep}" if keep > 1 else "verified, the newest"
-    if not item.sealed:
-        return f"not sealed ({row.standing.value})" if row.standing is not Standing.WHOLE else "not sealed"
-    if item.name in needed:
-        return "a run resumed from it"
-    if item.name in before:
-        return "was there before the run that owns the directory"
-    if not item.ours:
-        return "found: no run of ftsup wrote it (--found takes these too)"
-    return f"only {len(read)} of {keep} are verified" if len(read) < keep else f"newer than the {keep} verified that stay"
+class _Stays(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one that stays does."""
+
+    keep: int
+    read: tuple[str, ...]
+    damaged: frozenset[str]
+    needed: frozenset[str]
+    before: frozenset[str]
+
+    def why(self, row: Row, item: Item) -> str:
+        """The first reason that holds."""
+        if item.pinned:
+            return "pinned"
+        if item.name in self.damaged:
+            return "damaged: pick sets it aside"
+        if item.name in self.read[: self.keep]:
+            return f"verified, one of the newest {self.keep}" if self.keep > 1 else "verified, the newest"
+        if not item.sealed:
+            return f"not sealed ({row.standing.value})" if row.standing is not Standing.WHOLE else "not sealed"
+        if item.name in self.needed:
+            return "a run resumed from it"
+        if item.name in self.before:
+            return "was there before the run that owns the directory"
+        if not item.ours:
+            return "found: no run of ftsup wrote it (--found takes these too)"
+        assert len(self.read) < self.keep, "an older one that nothing holds goes"
+        return f"only {len(self.read)} of {self.keep} are verified"

@@ -209,10 +209,10 @@ def prune(ports: Ports, *, given: Given, number: int | None, found_too: bool, fo
             free(disk, found, ports=ports, force=force)
         kept = number or found.keep
         held = survey(disk, found.home, pattern=found.pattern, complete=found.complete)
-        verified = newest_verified(disk, found, held, number=kept, meter=meter, ports=ports)
+        readings = newest_verified(disk, found, held, number=kept, meter=meter, ports=ports)
     fates = byhand.plan(
         held.checkpoints,
-        verified,
+        readings,
         keep=kept,
         found_too=found_too,
         needed=resumed_from(held.owner, found),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ftsup.checkpoint import byhand, readback
-from ftsup.checkpoint.byhand import Finding, Vouched
+from ftsup.checkpoint.byhand import Finding, Readings, Vouched
 from ftsup.checkpoint.disk import MEDIA
 from ftsup.checkpoint.entries import Entry, manifest_of
 from ftsup.checkpoint.home import Home
@@ -78,9 +78,10 @@ def _sealed(
     return seal_one(disk, found.home, entry, label=label(ports), marker=found.complete, sign=sign, anew=vouched is Vouched.YES)
 
 
-def newest_verified(disk: Disk, found: Where, held: Survey, *, number: int, meter: Meter, ports: Ports) -> set[str]:
+def newest_verified(disk: Disk, found: Where, held: Survey, *, number: int, meter: Meter, ports: Ports) -> Readings:
     """Read back so many, from the newest."""
     verified: set[str] = set()
+    damaged: set[str] = set()
     with remembering(disk, found.home) as backs:
         for row in held.checkpoints:
             if len(verified) == number:
@@ -90,8 +91,9 @@ def newest_verified(disk: Disk, found: Where, held: Survey, *, number: int, mete
                 if result.standing is Standing.VERIFIED:
                     verified.add(row.name)
                 else:
+                    damaged.add(row.name)
                     meter.say(words.finding(result), err=True)
-    return verified
+    return Readings(verified=frozenset(verified), damaged=frozenset(damaged))
 
 
 def only_look(disk: Disk, found: Where, ports: Ports) -> str:
