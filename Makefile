@@ -7,10 +7,10 @@ py := .venv/bin/python
 pytest := $(py) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test drill check fix bench cover clean venv
+.PHONY: help demo test drill check fix bench bench-checkpoint cover clean venv
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo 'PYTHON=/path/to/python3 names the interpreter; ARGS="-k hang" goes to pytest, the demo or the benches.'
 
 demo: venv  ## trains on a mock Slurm, breaks it three times, shows that nothing was lost (< 4 minutes)
@@ -34,6 +34,9 @@ fix: venv  ## formats, and mends what the linter can mend
 
 bench: venv  ## the figures: every tests/bench/bench_*.py in turn
 	@$(py) -m tests.bench $(ARGS)
+
+bench-checkpoint: venv  ## the figures of checkpoints: some minutes and 10 GB of disk
+	@$(py) -m tests.bench checkpoint
 
 cover: venv  ## the suite again, counting lines and branches; all of policy must be reached
 	@$(pytest) -n 3 --dist loadgroup --cov --cov-report=term $(ARGS)

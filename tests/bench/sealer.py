@@ -1,0 +1,36 @@
+"""A process that seals beside training as a run's own does: nice, idle for the disk, at the default rate. For bench_checkpoint.py.
+
+`python -m tests.bench.sealer FOLDER NAME`: each line on standard input seals NAME anew, and is answered with the seconds that it took.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from ftsup.checkpoint.disk import Pace, RealDisk
+from ftsup.checkpoint.entries import Entry
+from ftsup.checkpoint.home import Home
+from ftsup.checkpoint.seal import Label, Outcome, Sign, seal
+from ftsup.config import Checkpoint
+
+RATE_BYTES = Checkpoint().seal_rate_bytes
+
+
+def main(folder: str, name: str) -> None:
+    os.nice(19)
+    psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    pace = Pace(RATE_BYTES, now=time.monotonic, sleep=time.sleep)
+    disk, entry = RealDisk(each=pace.spend), Entry(name=name, step=1)
+    for _ in sys.stdin:
+        begin = time.monotonic()
+        assert seal(disk, Home(Path(folder)), entry, label=Label(), sign=Sign.ENDED, anew=True).outcome is Outcome.SEALED
+        print(time.monotonic() - begin, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
