@@ -147,7 +147,8 @@ class Checkpoints:
 
     def look(self, state: State, now: float) -> None:
         """Seal what is whole by now, while it trains."""
-        if self._busy or self._last or now < self._due_t or state.stage is not Stage.RUN or state.launched_t is not None:
+        trains = state.stage is Stage.RUN and state.launched_t is None
+        if self._keeper is None or not trains or self._busy or self._last or now < self._due_t:
             return
         self._seal(state, now)
 

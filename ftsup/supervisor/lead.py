@@ -49,6 +49,8 @@ LEAVE_S = 15.0
 """The most that quitting waits for the nodes' goodbye and the mirror: longer than nodes take, since our end is theirs."""
 TOLD_LEAVE_S = 5.0
 """The same where Slurm told us to end: KillWait runs."""
+TOLD_MIRROR_S = 2.0
+"""The most that the decision waits for the run directory then."""
 CAREFUL = (ev.Launch, ev.Requeue)
 TO_NODES = get_args(ev.NodeOrder)
 
@@ -420,7 +422,8 @@ class Lead:
         def mirrored(answer: object) -> list[LeaderEvent]:
             return [ev.Decided(mirrored=not isinstance(answer, ClerkFailed))]
 
-        self.clerk.ask("write", now=now, limit_s=MIRROR_S, then=mirrored, path=str(path), text=data.decode())
+        limit_s = TOLD_MIRROR_S if self.state.signalled or self.state.termed else MIRROR_S
+        self.clerk.ask("write", now=now, limit_s=limit_s, then=mirrored, path=str(path), text=data.decode())
 
     def _incident(self, order: ev.Incident, now: float) -> None:
         folder = self.run_dir.incident(order.number)

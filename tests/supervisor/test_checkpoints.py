@@ -1,0 +1,160 @@
+"""The leader's side of the checkpoints, with a real keeper: what is asked when, and which events its answers become."""
+
+from __future__ import annotations
+
+import select
+
+import pytest
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup.config import Config
+from ftsup.events import Epoch, Verdict, VerdictKind
+from ftsup.policy.state import Stage, State
+from ftsup.supervisor.checkpoints import Checkpoints
+from ftsup.supervisor.clock import BootClock
+from ftsup.supervisor.keepwords import Me
+from tests.supervisor.test_keeper import write
+
+CLOCK = BootClock()
+TRAINS = State(stage=Stage.RUN, epoch=Epoch(1, 1))
+OVER = State(stage=Stage.OVER, epoch=Epoch(1, 1), verdict=Verdict(kind=VerdictKind.FINISHED, reason="training finished"))
+
+
+class Desk:
+    """A leader that does nothing else."""
+
+    def __init__(self, folder, **settings):
+        (folder / "c").mkdir()
+        self.folder, self.now = folder / "c", 100.0
+        config = Config(name="a", command=("train.py",), workdir=str(folder))
+        config = replace(config, checkpoint=replace(config.checkpoint, **({"dir": "c", "pattern": "step*"} | settings)))
+        self.ours = Checkpoints(config, Me(run="a/1", job="7"), now=self.now)
+
+    def wait(self, kind, *, state=TRAINS):
+        """Turns of a loop until an event of this kind; what came by then."""
+        end, found = CLOCK.now() + 20, []
+        while not any(isinstance(event, kind) for event in found):
+            assert CLOCK.now() < end, found
+            self.turn(state)
+            found += [event for events in self.ours.take(self.now) for event in events]
+        return found
+
+    def turn(self, state=TRAINS):
+        self.ours.look(state, self.now)
+        poller = select.poll()
+        for fd in self.ours.sources():
+            poller.register(fd, select.POLLIN)
+        poller.poll(20)
+        self.now += 0.02
+
+    def pick(self, **more):
+        found = self.ours.pick(ev.PickCheckpoint(epoch=Epoch(1, 2), **more), self.now)
+        return found or self.wait((ev.CheckpointPicked, ev.PickFailed, ev.CheckpointsTaken), state=State())
+
+
+@pytest.fixture
+def desk(tmp_path):
+    made = Desk(tmp_path)
+    yield made
+    made.ours.close()
+
+
+def test_without_a_directory_there_is_nothing_to_ask(tmp_path):
+    desk = Desk(tmp_path, dir="")
+    (picked,) = desk.pick()
+    assert (picked.path, picked.why) == (None, "checkpoint.dir is not set: from the beginning")
+    desk.ours.look(TRAINS, desk.now)
+    assert desk.ours.sources() == []
+    assert desk.ours.over
+
+
+def test_sealed_while_it_trains_and_only_then(desk):
+    write(desk.folder, 10)
+    for stage in Stage:
+        if stage is not Stage.RUN:
+            desk.ours.look(State(stage=stage), desk.now)
+    desk.ours.look(replace(TRAINS, launched_t=1.0), desk.now)
+    assert desk.ours.deadline_t() is None, "nothing is asked"
+    (sealed,) = desk.wait(ev.Sealed)
+    assert (sealed.name, sealed.step, sealed.epoch) == ("step010.safetensors", 10, Epoch(1, 1))
+
+
+def test_a_save_that_is_seen_is_looked_at_at_once(desk):
+    write(desk.folder, 10)
+    desk.wait(ev.Sealed)
+    write(desk.folder, 20)
+    begun = desk.now
+    for _ in range(50):  # that pass finds nothing more: the next look is poll away
+        desk.turn()
+        desk.ours.take(desk.now)
+    write(desk.folder, 30)
+    desk.ours.saved()
+    assert {event.name for event in desk.wait(ev.Sealed) if isinstance(event, ev.Sealed)} <= {"step030.safetensors", "step020.safetensors"}
+    assert desk.now - begun < 30.0
+
+
+def test_an_incident_ends_the_sealing_and_the_pick_is_done_by_another_process(desk):
+    write(desk.folder, 10, size=3_000_000)
+    slow = Checkpoints(
+        replace(desk.ours._config, checkpoint=replace(desk.ours._config.checkpoint, seal_rate_bytes=1000)),  # noqa: SLF001
+        Me(run="a/1", job="7"),
+        now=desk.now,
+    )
+    desk.ours.close()
+    desk.ours = slow
+    desk.turn()
+    desk.ours.hush()
+    found = desk.pick()
+    assert [type(event).__name__ for event in found] == ["Sealed", "CheckpointPicked"]
+    assert found[-1].name == "step010.safetensors"
+
+
+def test_damaged_ones_are_told_before_what_was_picked(desk):
+    write(desk.folder, 10)
+    path = write(desk.folder, 20)
+    while len(list((desk.folder / ".ftsup" / "sealed").glob("*"))) < 2 if (desk.folder / ".ftsup" / "sealed").exists() else True:
+        desk.wait(ev.Sealed)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    found = desk.pick(sealed=("step010.safetensors", "step020.safetensors"))
+    assert [type(event).__name__ for event in found] == ["Quarantined", "CheckpointPicked"]
+    assert (found[0].name, found[1].name) == ("step020.safetensors", "step010.safetensors")
+    path = desk.folder / "step010.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    (failed,) = desk.pick()
+    assert failed.final
+    assert "1 of the 1 checkpoints" in failed.why
+
+
+def test_a_suspect_is_passed_over(desk):
+    write(desk.folder, 10)
+    write(desk.folder, 20)
+    assert desk.pick()[-1].name == "step020.safetensors"
+    assert desk.pick(suspects=("step020.safetensors",))[-1].name == "step010.safetensors"
+
+
+def test_a_run_that_is_over_seals_what_it_wrote_last_and_lets_go(desk):
+    folder = desk.folder / "step10"
+    folder.mkdir()
+    (folder / "data").write_bytes(b"abc")
+    (noted,) = desk.wait(ev.Noted)
+    assert "step10 is not sealed" in noted.text
+    desk.ours.finish(OVER, desk.now)
+    assert [event.name for event in desk.wait(ev.Sealed, state=OVER)] == ["step10"]
+    end = CLOCK.now() + 20
+    while not desk.ours.over:
+        assert CLOCK.now() < end
+        desk.turn(OVER)
+        desk.ours.take(desk.now)
+    assert not (desk.folder / ".ftsup" / "owner").exists()
+
+
+def test_older_ones_are_removed_where_that_is_wished(tmp_path):
+    desk = Desk(tmp_path, prune=True, keep=1)
+    desk.pick()
+    for step in (10, 20):
+        write(desk.folder, step)
+    pruned = desk.wait(ev.Pruned)[-1]
+    assert pruned.names == ("step010.safetensors",)
+    assert pruned.size_bytes > 2000
+    desk.ours.close()
