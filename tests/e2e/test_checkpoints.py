@@ -1,0 +1,200 @@
+"""Checkpoints of a running job: sealed beside it, picked by their bytes, owned by one run, and never in the way of training."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from ftsup import events as ev
+from ftsup.events import Epoch, How
+from ftsup.ports import JobState
+from tests.e2e.harness import Run, Site, living, mock_site, stopped
+from tests.e2e.test_disk import full, mount, read_only, unmount
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
+
+KEEPS = Path(__file__).parent / "keeps.py"
+QUICK = {"dir": "ckpt", "pattern": "step*.safetensors", "poll": "0.3s"}
+
+
+def submit(site: Site, name: str = "a", **config: object) -> Run:
+    checkpoint = QUICK | dict(config.pop("checkpoint", {}))  # type: ignore[call-overload]
+    return site.submit(
+        name, command=[str(KEEPS)], checkpoint=checkpoint, policy={"back_off": "1.5s", "back_off_max": "1.5s", "jitter": 0}, **config
+    )
+
+
+def keeper(run: Run) -> psutil.Process:
+    """The process that seals and picks."""
+    leader = run.leader()
+    found: psutil.Process = run.until(
+        lambda: next((one for one in leader.children() if one.name() == "ftsup-keeper" and living(one)), None)
+    )
+    return found
+
+
+def hold(run: Run) -> Path:
+    """No more saves; the newest checkpoint, which is sealed by now, as is one before it."""
+    run.until(lambda: len(run.events(ev.Sealed)) > 1)
+    (run.work / "control" / "hold").touch()
+    run.until_trains()  # a save that had begun is through
+
+    def newest() -> Path | None:
+        there = max((run.work / "ckpt").glob("step*.safetensors"))
+        return there if there.name in {event.name for event in run.events(ev.Sealed)} else None
+
+    found: Path = run.until(newest)
+    return found
+
+
+def go_on(run: Run) -> None:
+    """Saves again, and two of them are sealed."""
+    (run.work / "control" / "hold").unlink()
+    seen = len(run.events(ev.Sealed))
+    run.until(lambda: len(run.events(ev.Sealed)) >= seen + 2)
+
+
+def picks(run: Run) -> list[str]:
+    return [event.name for event in run.events(ev.CheckpointPicked)]
+
+
+def status(run: Run) -> dict[str, object]:
+    return msgspec.json.decode(run.site.ftsup("status", str(run.place.root), "--json", cwd=run.work))  # type: ignore[no-any-return]
+
+
+def test_damaged_late_and_unloadable_checkpoints_and_a_second_run(site) -> None:
+    run = submit(site)
+    run.until_trains()
+
+    # another run, alive, wants the same directory
+    newest = hold(run)
+    other = submit(site, "b", checkpoint={"dir": str(run.work / "ckpt")})
+    assert other.until_over(state=JobState.FAILED).exit_code == 1
+    assert f"belong to run {run.place.id} (job {run.job}" in other.decision()["reason"]
+    assert other.launches() == []
+
+    # a bit flips in the newest
+    data = bytearray(newest.read_bytes())
+    data[-5] ^= 4
+    newest.write_bytes(data)
+    run.rank(1).kill()
+    run.until_trains(epoch=Epoch(1, 2))
+    (aside,) = run.events(ev.Quarantined)
+    assert aside.name == newest.name
+    assert "block 0" in aside.why
+    assert "weights" in aside.why
+    assert Path(aside.path).read_bytes() == data
+    assert picks(run)[1] < newest.name
+    assert not newest.exists()
+    shown = run.until(lambda: (now := status(run))["sealed_step"] == int(picks(run)[1][4:10]) and now)
+    assert f"checkpoint {newest.name} was set aside, damaged: the file, block 0" in shown["damaged"][0]
+
+    # the newest is sound, and the script cannot load it
+    go_on(run)
+    newest = hold(run)
+    (run.work / "control" / "unloadable").write_text(newest.name)
+    run.rank(0).kill()
+    run.until_trains(epoch=Epoch(1, 5))
+    assert [order.verdict.rule for order in run.incidents()] == ["otherwise", "otherwise", "otherwise", "suspect checkpoint"]
+    assert picks(run)[2:4] == [newest.name] * 2
+    assert picks(run)[4] < newest.name
+    assert run.incidents()[-1].root.how is How.EXCEPTION
+    assert "has no optimizer" in run.incidents()[-1].verdict.reason
+
+    # the node sees the checkpoint later than the leader
+    run.rank(1).kill()
+    assert run.until_judged(5).verdict.delay_s
+    chosen, there = len(picks(run)), newest.with_name(picks(run)[-1])
+    with stopped(run.supervisor("mock1")):
+        run.until(lambda: len(picks(run)) > chosen)
+        there.rename(there.with_name("away"))
+    assert picks(run)[-1] == there.name
+    time.sleep(1.5)
+    assert not any(event.epoch == Epoch(1, 6) for event in run.events(ev.Launched))
+    there.with_name("away").rename(there)
+    run.until_trains(epoch=Epoch(1, 6))
+    assert len(run.incidents()) == 5
+    run.finish()
+    assert run.until_over().exit_code == 0
+    owner = run.work / "ckpt" / ".ftsup" / "owner"
+    assert not owner.exists(), "a run that is over lets go of its directory"
+
+
+def test_directory_that_hangs_is_in_nobodys_way(tmp_path) -> None:
+    """Whoever touches it stands still (SIGSTOP): training goes on, status answers, a hang is found, and TERM ends all in time."""
+    with mock_site(tmp_path, nodes=1, kill_wait_s=10) as site:
+        hangs(site)
+
+
+def hangs(site: Site) -> None:
+    run = submit(site, hang={"step": "3s"})
+    run.until_trains()
+    run.until(lambda: run.events(ev.Sealed))
+    with stopped(keeper(run), run.clerk(run.leader())):
+        run.until_trains(more=5)
+        assert min(timed(lambda: status(run)) for _ in range(3)) < 2.0
+        run.once(1, "hang")
+        incident = run.until_judged(1)
+        assert incident.root.how is How.QUIET
+        run.until_trains(epoch=Epoch(1, 2))
+    assert picks(run)[-1]
+    node, frozen = run.supervisor("mock1"), keeper(run)
+    with stopped(frozen, run.clerk(run.leader()), run.clerk(node)):
+        begun = time.monotonic()
+        site.run("scancel", run.job)
+        run.until(lambda: not living(node), within_s=20)
+        assert time.monotonic() - begun < 10.0
+        run.until(lambda: not living(frozen), within_s=20)  # with the leader, which stays until Slurm says why
+    run.until_over(state=JobState.CANCELLED)
+
+
+def timed(act: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    act()
+    return time.monotonic() - begun
+
+
+@pytest.fixture
+def checkpoint_disk(site) -> Iterator[Path]:
+    """A small disk of its own for the checkpoints."""
+    folder = site.folder / "a" / "ckpt"
+    folder.mkdir(parents=True)
+    try:
+        mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder))
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root can mount the file systems that this test breaks")
+    yield folder
+    unmount(folder)
+
+
+@pytest.mark.drill
+def test_checkpoints_disk_takes_nothing_for_a_while(site, checkpoint_disk) -> None:
+    run = submit(site)
+    run.until_trains()
+    run.until(lambda: run.events(ev.Sealed))
+    with read_only(checkpoint_disk / ".ftsup"):
+        run.until(lambda: "Read-only file system" in notes(run))
+        seen = len(run.events(ev.Sealed))
+        run.until_trains(more=3)
+    run.until(lambda: len(run.events(ev.Sealed)) > seen)
+    assert "seal: works again" in notes(run)
+    with full(checkpoint_disk):
+        run.until(lambda: "is not saved: No space left on device" in run.logs())
+        run.rank(1).kill()
+        run.until_trains(epoch=Epoch(1, 2))
+        assert picks(run)[-1] >= max(event.name for event in run.events(ev.Sealed))  # one that cannot be sealed is good enough
+    seen = len(run.events(ev.Sealed))
+    run.until(lambda: len(run.events(ev.Sealed)) > seen)
+    assert len(run.events(ev.LeaderStarted)) == 1
+    run.finish()
+    assert run.until_over().exit_code == 0
+
+
+def notes(run: Run) -> str:
+    return " ".join(event.text for event in run.events(ev.Noted))
