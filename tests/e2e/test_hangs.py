@@ -103,6 +103,7 @@ def test_hangs_in_a_data_loaders_worker_and_in_a_save(site) -> None:
     assert save.root.where.endswith("in __reduce__")
     assert save.others_wait()
 
+    hangs.run.until(lambda: Epoch(1, 3) in hangs.run.launches())
     launches = {order.epoch: order for order in hangs.run.orders(ev.Launch)}
     assert launches[Epoch(1, 1)].median_s == launches[Epoch(1, 1)].restart_s == 0.0
     assert launches[Epoch(1, 2)].median_s == learned.median_s, "what the first attempt learned is in force in the next"
