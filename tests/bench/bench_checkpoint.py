@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -16,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import xxhash
 
@@ -34,6 +34,7 @@ LIMIT = 1.3
 CHECKPOINTS, PARTS, PICK_LIMIT_S = 1000, 64, 1.0
 LOAD_BYTES = 2_000_000_000
 SLOWER_LIMIT = 1.03
+TURN_S = 1.0
 
 
 def main() -> int:
@@ -163,22 +164,19 @@ def chill(path: Path) -> None:
 
 
 def beside_training(folder: Path) -> bool:
-    """Steps a second while 2 GB are sealed, against an equal time before or after it."""
+    """A pair is one seal: seconds in which the sealer works, and as many between them in which it is stopped."""
     path = two_gigabytes(folder)
     command = [sys.executable, "-m", "tests.bench.sealer", str(folder), path.name]
     train = trainer()
     ratios, alone_ms, seals_s = [], [], []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as sealer:
         assert sealer.stdin
-        assert sealer.stdout
         train(2.0)
-        for number in range(PAIRS):
-            before = train(seals_s[-1] if seals_s else 5.0) if number % 2 else None
+        for _ in range(PAIRS):
             sealer.stdin.write("seal\n")
-            step_s, took_s = during(train, sealer.stdout)
-            after = train(took_s) if before is None else before
-            ratios.append(step_s / after)
-            alone_ms.append(after * 1000)
+            beside_s, alone_s, took_s = in_turns(train, sealer)
+            ratios.append(beside_s / alone_s)
+            alone_ms.append(alone_s * 1000)
             seals_s.append(took_s)
         sealer.stdin.close()
     ratio = statistics.median(ratios)
@@ -190,8 +188,25 @@ def beside_training(folder: Path) -> bool:
     return ratio <= SLOWER_LIMIT
 
 
-def trainer() -> Callable[..., float]:
-    """Trains for so many seconds, or until it is told to stop; the mean seconds of a step."""
+def in_turns(train: Callable[..., list[float]], sealer: subprocess.Popen[str]) -> tuple[float, float, float]:
+    """Train until the sealer answers, and stop it every other second: the mean step beside it and alone, and how long the seal took."""
+    beside: list[float] = []
+    alone: list[float] = []
+    while not answered(sealer):
+        beside += train(TURN_S)
+        sealer.send_signal(signal.SIGSTOP)
+        alone += train(TURN_S)
+        sealer.send_signal(signal.SIGCONT)
+    assert sealer.stdout
+    return statistics.mean(beside), statistics.mean(alone), float(sealer.stdout.readline())
+
+
+def answered(sealer: subprocess.Popen[str]) -> bool:
+    return bool(select.select([sealer.stdout], [], [], 0)[0])
+
+
+def trainer() -> Callable[[float], list[float]]:
+    """Trains for so many seconds; how long each step took."""
     import torch  # noqa: PLC0415 - as above
 
     torch.set_num_threads(os.cpu_count() or 1)
@@ -199,22 +214,17 @@ def trainer() -> Callable[..., float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batch = torch.randn(256, 1024)
 
-    def train(seconds: float, stop: Callable[[], bool] = lambda: False) -> float:
-        begin, steps = time.perf_counter(), 0
-        while time.perf_counter() - begin < seconds and not stop():
+    def train(seconds: float) -> list[float]:
+        steps: list[float] = []
+        while sum(steps) < seconds:
+            begin = time.perf_counter()
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
-            steps += 1
-        return (time.perf_counter() - begin) / steps
+            steps.append(time.perf_counter() - begin)
+        return steps
 
     return train
-
-
-def during(train: Callable[..., float], answers: IO[str]) -> tuple[float, float]:
-    """Train until the sealer answers: the mean of a step, and how long the seal took."""
-    step_s = train(600.0, lambda: bool(select.select([answers], [], [], 0)[0]))
-    return step_s, float(answers.readline())
 
 
 if __name__ == "__main__":
