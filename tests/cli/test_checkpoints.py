@@ -251,6 +251,25 @@ def test_no_word_of_a_person_seals_the_incomplete_or_the_damaged(desk):
     assert desk.type("verify", "ck", "step-100.pt").exit_code == 1
 
 
+def test_force_does_not_seal_over_damage_that_only_the_manifest_can_see(desk):
+    (desk.folder / "step-1").mkdir(parents=True)
+    (desk.folder / "step-1" / "blob").write_bytes(b"x" * 1000)
+    assert desk.type("seal", "ck", "step-1", "--force").exit_code == 0
+    rot(desk.folder / "step-1" / "blob", 500)
+    assert "left as it is: sealed before, and nobody wrote since" in desk.type("seal", "ck", "step-1", "--force").stdout
+    assert "step-1: damaged: blob, block 0 (at byte 0): other bytes than were sealed" in desk.type("verify", "ck").stdout
+
+
+def test_what_was_read_back_is_remembered_until_it_is_found_damaged(desk):
+    desk.save(100, 200)
+    for name in ("step-100.pt", "step-200.pt"):
+        assert desk.type("verify", "ck", name).exit_code == 0
+    assert [row.split()[6] for row in desk.type("list", "ck").stdout.splitlines()[1:]] == ["verified", "verified"]
+    rot(desk.folder / "step-200.pt", 300)
+    assert desk.type("verify", "ck").exit_code == 1
+    assert [row.split()[6] for row in desk.type("list", "ck").stdout.splitlines()[1:]] == ["sealed", "verified"]
+
+
 def test_what_cannot_tell_itself_needs_a_newer_one_a_marker_or_a_person(desk):
     for step in (1, 2):
         (desk.folder / f"step-{step}").mkdir(parents=True)
