@@ -88,8 +88,12 @@ class Node:
 def node(tmp_path):
     node = Node(tmp_path)
     yield node
+    children = [child for rank in node.ranks.values() for child in procs.below(rank.pid)]
     for process in node.ranks.values():
         process.kill()
+    for child in children:
+        procs.strike(child, signal.SIGKILL)
+    for process in node.ranks.values():
         process.wait()
 
 

@@ -9,6 +9,7 @@ never comes, a deadlock: both end the program, and are told.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import heapq
 import json
 import mmap
@@ -34,6 +35,7 @@ from ftsup.worker.beatfile import Word
 from ftsup.worker.rank import Rank
 
 LOST_S = 45.0
+PR_SET_PDEATHSIG = 1
 RING = 4
 STEP, SAVE, LAST = 1, 2, 3
 EPOCH = ev.Epoch(1, 1)
@@ -308,6 +310,7 @@ def run(plan: Plan, folder: Path) -> Came:
     for rank, file in files.items():
         pid = os.fork()
         if pid == 0:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # who drives us may itself be killed
             train(rank, plan, meeting, file, folder / f"out.{rank}")
             os._exit(0)
         pids.append(pid)
