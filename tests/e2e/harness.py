@@ -116,6 +116,21 @@ def living(process: psutil.Process) -> bool:
     return False
 
 
+def called(process: psutil.Process, name: str) -> bool:
+    """It lives and has this name; one that has just ended has none."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name() == name and living(process)
+    return False
+
+
+def words(process: psutil.Process) -> list[str]:
+    """Its command line; none when it has just ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found: list[str] = process.cmdline()
+        return found
+    return []
+
+
 def carrying(mark: str) -> Iterator[psutil.Process]:
     """The living processes with this in their environment."""
     wanted = mark.encode()
@@ -302,14 +317,12 @@ class Run:
 
     def clerk(self, of: psutil.Process) -> psutil.Process:
         """The clerk of a leader or a node supervisor."""
-        found: psutil.Process = self.until(
-            lambda: next((child for child in of.children() if child.name() == "ftsup-clerk" and living(child)), None)
-        )
+        found: psutil.Process = self.until(lambda: next((child for child in of.children() if called(child, "ftsup-clerk")), None))
         return found
 
     def own(self) -> list[psutil.Process]:
         """Everything of the job that is not Slurm's (the mock's runner, daemons, srun)."""
-        return [process for process in self.site.processes() if not any("mockslurm" in word for word in process.cmdline())]
+        return [process for process in self.site.processes() if not any("mockslurm" in word for word in words(process))]
 
     # Ordering ----------------------------------------------------------------------------------------------------------------
 
