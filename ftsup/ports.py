@@ -36,6 +36,9 @@ class JobState(Enum):
     """Slurm answered a word that we do not know, or COMPLETING, which hides whether the job ends or is being requeued."""
 
 
+_LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm says about one job. Times are durations from Slurm's own clock; no clock of ours is compared with them."""
 
@@ -63,6 +66,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def held(self) -> bool:
         """Pending until somebody releases it."""
         return self.state is JobState.PENDING and "held" in self.reason.lower()
+
+    @property
+    def lives(self) -> bool:
+        """Slurm still has it in its hands: it waits, runs, or is on its way back to the queue for all we know."""
+        return self.completing or self.state in _LIVES
 
 
 class NodeState(Enum):

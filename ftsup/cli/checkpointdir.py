@@ -20,13 +20,12 @@ from ftsup.cli import cluster
 from ftsup.cli.ports import Ports
 from ftsup.config import load
 from ftsup.errors import Busy, CheckpointError, ConfigError, Missing, RunError, SlurmError
-from ftsup.ports import Disk, JobState, What
+from ftsup.ports import Disk, What
 from ftsup.report import runs
 from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
 
 _NEAR = 3
-_LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +173,7 @@ def life_of(owner: Owner, *, ports: Ports) -> Life:
         found = [slurm.show(job) for job in sorted(jobs)]
     except SlurmError:
         found = None
-    if found and any(job.completing or job.state in _LIVES for job in found):
+    if found and any(job.lives for job in found):
         return Life.ALIVE
     return Life.OVER if found or over else Life.UNKNOWN
 

@@ -14,11 +14,8 @@ from ftsup.checkpoint.entries import entries
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.owner import Life, Owner, claim, read_owner
 from ftsup.errors import Busy, SlurmError
-from ftsup.ports import JobState
 from ftsup.slurm.commands import Commands
 from ftsup.supervisor.keepwords import Me
-
-LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
 
 def names(disk: RealDisk, home: Home, pattern: str) -> tuple[str, ...]:
@@ -64,6 +61,6 @@ def alive(owner: Owner) -> Life:
         except SlurmError:
             unknown = True
             continue
-        if said.completing or said.state in LIVES:
+        if said.lives:
             return Life.ALIVE
     return Life.UNKNOWN if unknown else Life.OVER
