@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from ftsup import events as ev
 from ftsup.events import Epoch, How
 from ftsup.ports import JobState
 from tests.e2e.harness import Run, Site, living, mock_site, stopped
-from tests.e2e.test_disk import full, mount, read_only, unmount
+from tests.e2e.test_disk import disk_of_its_own, full, read_only
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -163,14 +162,8 @@ def timed(act: Callable[[], object]) -> float:
 @pytest.fixture
 def checkpoint_disk(site) -> Iterator[Path]:
     """A small disk of its own for the checkpoints."""
-    folder = site.folder / "a" / "ckpt"
-    folder.mkdir(parents=True)
-    try:
-        mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder))
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root can mount the file systems that this test breaks")
-    yield folder
-    unmount(folder)
+    with disk_of_its_own(site.folder / "a" / "ckpt") as folder:
+        yield folder
 
 
 @pytest.mark.drill

@@ -24,10 +24,9 @@ def unmount(path: Path) -> None:
     subprocess.run(["umount", "--lazy", str(path)], check=True, capture_output=True, timeout=20)
 
 
-@pytest.fixture
-def small_disk(site) -> Iterator[Path]:
-    """The disk of the run directories."""
-    folder = site.folder / "a" / "ftsup-runs"
+@contextlib.contextmanager
+def disk_of_its_own(folder: Path) -> Iterator[Path]:
+    """A small one, for a folder that is made."""
     folder.mkdir(parents=True)
     try:
         mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder))
@@ -35,6 +34,13 @@ def small_disk(site) -> Iterator[Path]:
         pytest.skip("only root can mount the file systems that this test breaks")
     yield folder
     unmount(folder)
+
+
+@pytest.fixture
+def small_disk(site) -> Iterator[Path]:
+    """The disk of the run directories."""
+    with disk_of_its_own(site.folder / "a" / "ftsup-runs") as folder:
+        yield folder
 
 
 @contextlib.contextmanager
