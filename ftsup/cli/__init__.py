@@ -20,7 +20,7 @@ COMMANDS = {
     "submit": ("ftsup.cli.submit", "submit", "Check a configuration, write the batch script and submit it."),
     "render": ("ftsup.cli.submit", "render", "Write the batch script to standard output."),
     "status": ("ftsup.cli.show", "status", "Show how a run is doing."),
-    "logs": ("ftsup.cli.show", "logs", "Show what the ranks print."),
+    "logs": ("ftsup.cli.logs", "logs", "Show what the ranks print."),
     "list": ("ftsup.cli.show", "list_runs", "List the runs."),
     "stop": ("ftsup.cli.steer", "stop", "Save where the script can, then end a run."),
     "cancel": ("ftsup.cli.steer", "cancel", "End a run for good."),

@@ -1,71 +1,24 @@
-"""status, list, logs, stop and cancel as whole commands, on run directories that a real log fills."""
+"""status, list, stop and cancel as whole commands, on run directories that a real log fills."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
-from datetime import datetime, timedelta, timezone
-from pathlib import Path
+from datetime import timedelta, timezone
 
-import msgspec
 import pytest
-from click.testing import CliRunner
 
 from ftsup import events as ev
 from ftsup.cli.cluster import Cluster, of_run
-from ftsup.cli.ports import Ports
-from ftsup.cli.show import list_runs, logs, status
+from ftsup.cli.show import list_runs, status
 from ftsup.cli.steer import cancel, stop
-from ftsup.config import Config, to_json
 from ftsup.errors import RunError, Unavailable
 from ftsup.events import Fault, How
 from ftsup.ports import JobState
 from ftsup.rundir import RunDir
-from ftsup.slurm.fake import FakeSlurm
-from tests.report.leader import BEGAN, NODES, Leader
-
-
-class World:
-    """A folder with runs, a Slurm in memory, and a person who types."""
-
-    def __init__(self, home: Path) -> None:
-        self.home, self.slurm, self.calls = home, FakeSlurm(), 0
-        self.now: datetime = BEGAN + timedelta(seconds=30)
-        self.asleep = lambda: None
-
-    def ports(self) -> Ports:
-        def slurm(_environ):
-            self.calls += 1
-            return self.slurm
-
-        return Ports(
-            environ={"PATH": "/nowhere"},
-            slurm=slurm,
-            now=lambda: self.now,
-            sleep=lambda _: self.asleep(),
-            token=lambda: "beef",
-            python="/opt/py/bin/python",
-            cwd=self.home,
-            user="me",
-        )
-
-    def type(self, command, *args):
-        result = CliRunner().invoke(command, [*args], obj=self.ports())
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == 0, result.output
-        return result
-
-    def run(self, name: str = "demo", stamp: str = "20260102-030405-00aa", *, jobs: str = "7\n", leader: Leader | None = None) -> RunDir:
-        run = RunDir(self.home / "ftsup-runs" / name / stamp)
-        run.root.mkdir(parents=True, exist_ok=True)
-        run.config_json.write_bytes(to_json(Config(name=name, command=("x",))))
-        if jobs:
-            run.jobs.write_text(jobs)
-        if leader:
-            run.events.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in leader.lines))
-        return run
+from tests.cli.living import World, finish, hang_and_restart
+from tests.report.leader import BEGAN, Leader
 
 
 @pytest.fixture
@@ -84,18 +37,6 @@ def leader() -> Leader:
 
 def flat(text: str) -> str:
     return " ".join(text.split())
-
-
-def hang_and_restart(leader: Leader) -> None:
-    leader.after(5).hang()
-    leader.after(1).end_attempt()
-    leader.launch(checkpoint=100)
-    leader.after(4).train(101)
-
-
-def finish(leader: Leader) -> None:
-    for node in NODES:
-        leader.take(ev.AttemptOver(node=node, epoch=leader.epoch, code=0))
 
 
 # status -------------------------------------------------------------------------------------------------------------------
@@ -252,68 +193,6 @@ def test_list_shows_the_newest_first_within_80_columns(world, leader):
 
 def test_list_without_runs(world):
     assert "no runs in ftsup-runs" in world.type(list_runs).stderr
-
-
-# logs ---------------------------------------------------------------------------------------------------------------------
-
-
-def write_log(run: RunDir, epoch: str, node: str, text: str) -> None:
-    path = run.log(epoch, node)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(text)
-
-
-def test_logs_are_those_of_the_newest_attempt_with_the_node_where_there_are_several(world):
-    run = world.run()
-    write_log(run, "1.9", "n1", "old\n")
-    write_log(run, "1.10", "n1", "[0] a\rb\n[1] c")
-    write_log(run, "1.10", "n2", "[2] d\n")
-    assert world.type(logs).stdout == "n1: [0] a\rb\nn1: [1] c\nn2: [2] d\n"
-    assert world.type(logs, "--epoch", "1.9").stdout == "old\n"
-    assert world.type(logs, "--node", "n2").stdout == "[2] d\n"
-
-
-def test_logs_that_are_not_there(world):
-    run = world.run()
-    with pytest.raises(RunError, match="printed nothing yet"):
-        world.type(logs)
-    write_log(run, "1.1", "n1", "a\n")
-    for args in (["--node", "../../jobs"], ["--epoch", ".."], ["--node", "n9"]):
-        with pytest.raises(RunError, match=r"attempts 1\.1 and nodes n1"):
-            world.type(logs, *args)
-
-
-def test_logs_are_followed_over_attempts_until_the_run_is_over(world, leader):
-    run = world.run(leader=leader)
-    write_log(run, "1.1", "n1", "one\ntw")
-    acts = iter(
-        [
-            lambda: write_log(run, "1.1", "n1", "o\n"),
-            lambda: write_log(run, "1.2", "n2", "three\n"),
-            lambda: (finish(leader), write_log(run, "1.2", "n2", "four"), world.run(leader=leader)),
-        ]
-    )
-
-    def sleep():
-        next(acts)()
-
-    world.asleep = sleep
-    result = world.type(logs, "-f")
-    assert result.stdout == "n1: one\nn1: two\nn2: three\nn2: four\n"
-    assert result.stderr.splitlines()[-1] == "demo/20260102-030405-00aa: finished"
-
-
-def test_a_log_that_was_cut_to_its_cap_goes_on_from_its_new_end(world, leader):
-    run = world.run(leader=leader)
-    write_log(run, "1.1", "n1", "a long first line\n")
-
-    def cut():
-        run.log("1.1", "n1").write_text("short\n")
-        world.asleep = lambda: (write_log(run, "1.1", "n1", "more\n"), finish(leader), world.run(leader=leader))
-
-    world.asleep = cut
-    assert world.type(logs, "-f", "--node", "n1").stdout == "a long first line\n[the log was cut here]\nmore\n"
 
 
 # cancel -------------------------------------------------------------------------------------------------------------------
