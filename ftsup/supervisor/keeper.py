@@ -171,6 +171,7 @@ class Keeper:
         """Training comes first. There is no way back: whoever picks is another process."""
         if not self._nice:
             os.setpriority(os.PRIO_PROCESS, 0, NICEST)
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # one that is only nice still takes a rank's turn after a sleep
             psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
             self._nice = True
 

@@ -1,4 +1,4 @@
-"""A process that seals beside training as a run's own does: nice, idle for the disk, at the default rate. For bench_checkpoint.py.
+"""Seals beside training as a run's own keeper does: idle for processors and disk, at the default rate. For bench_checkpoint.py.
 
 `python -m tests.bench.sealer FOLDER NAME`: each line on standard input seals NAME anew, and is answered with the seconds that it took.
 """
@@ -36,7 +36,7 @@ class RunningTime:
 
 
 def main(folder: str, name: str) -> None:
-    os.nice(19)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
     clock = RunningTime()
     pace = Pace(RATE_BYTES, now=clock.now, sleep=time.sleep)

@@ -117,6 +117,7 @@ def test_a_sealer_is_nice_and_one_that_picks_is_not(room):
     assert process.nice() == psutil.Process().nice()
     room.seal()
     assert process.nice() == 19
+    assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
     assert process.ionice().ioclass == psutil.IOPRIO_CLASS_IDLE
     room.desk.clerk.renew()
     assert room.desk.clerk.pid != process.pid
