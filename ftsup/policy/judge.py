@@ -25,6 +25,8 @@ UNLOADABLE = frozenset({How.EXCEPTION, How.EXIT, How.SIGNAL})
 """How a rank ends that cannot load its checkpoint. A port, a node, a hang, a disk or a GPU says nothing about the checkpoint."""
 SUSPECT = "suspect checkpoint"
 STARTS = frozenset({How.SETUP, How.HELLO, How.NODE, How.TORCHRUN, How.PORT, How.UNKILLABLE})
+BUDGETS = (("hangs", HANGS), ("errors", ERRORS), ("crashes", CRASHES), ("starts", STARTS))
+"""Key of `policy`, and what spends it."""
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,17 +281,16 @@ def _bad_node(case: Case, rules: Rules) -> Verdict | None:
 
 
 def _budget(case: Case, rules: Rules) -> Verdict | None:
-    limits = rules.policy
-    for key, allowed, kinds in (
-        ("hangs", limits.hangs, HANGS),
-        ("errors", limits.errors, ERRORS),
-        ("crashes", limits.crashes, CRASHES),
-        ("starts", limits.starts, STARTS),
-    ):
-        spent = 1 + sum(past.counts and past.root.how in kinds for past in case.history.past)
-        if case.root.how in kinds and case.known and spent > allowed:
+    for key, kinds in BUDGETS:
+        spent = 1 + spent_of(case.history, kinds)
+        if case.root.how in kinds and case.known and spent > getattr(rules.policy, key):
             return _stop(f"{spent} times without progress (policy.{key}): {describe(case.root)}")
     return None
+
+
+def spent_of(history: History, kinds: frozenset[How]) -> int:
+    """What attempts without progress have spent of the budget for such faults."""
+    return sum(past.counts and past.root.how in kinds for past in history.past)
 
 
 def _otherwise(case: Case, rules: Rules) -> Verdict:

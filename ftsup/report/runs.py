@@ -13,6 +13,7 @@ import msgspec
 
 from ftsup import eventlog
 from ftsup.errors import RunError
+from ftsup.policy.outlook import Outlook
 from ftsup.report.story import Story, tell
 from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
@@ -32,6 +33,11 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     """`status.json`: the leader's view of now."""
 
     wall: str = ""
+    stage: str = ""
+    """The machine's own word for where it stands."""
+    epoch: str = ""
+    ahead: Outlook = Outlook()
+    """As of `wall`."""
     ranks: dict[str, RankNow] = msgspec.field(default_factory=dict)
 
 

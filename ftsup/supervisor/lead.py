@@ -24,6 +24,7 @@ from ftsup.errors import SlurmError
 from ftsup.events import LeaderEvent, LeaderOrder, Line
 from ftsup.policy.judge import describe
 from ftsup.policy.machine import next_deadline, step
+from ftsup.policy.outlook import outlook
 from ftsup.policy.rules import Rules
 from ftsup.policy.state import Stage, State
 from ftsup.ports import Clock, Job
@@ -289,7 +290,8 @@ class Lead:
             for node, counters in self.link.counters.items()
             for counter in counters
         }
-        now = {"wall": self.clock.wall(), "stage": self.state.stage.value, "epoch": str(self.state.epoch), "ranks": ranks}
+        ahead = outlook(self.state, self.rules, now=self.clock.now())
+        now = {"wall": self.clock.wall(), "stage": self.state.stage.value, "epoch": str(self.state.epoch), "ahead": ahead, "ranks": ranks}
         return msgspec.json.encode(now)
 
     # Acting ---------------------------------------------------------------------------------------------------------------
