@@ -22,6 +22,8 @@ _WORKS = {"step", "evaluation", "checkpoint"}
 UNPHASED = {WatchedBy.OUTPUT, WatchedBy.BATCHES}
 _NOTES = 5
 _SEALED = 8
+_PACE = 60
+_PACE_S = 20.0
 
 
 class Stage(Enum):
@@ -118,6 +120,31 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
         return f"saving on request{where}" if self.begun else "a save is asked for"
 
 
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is whole, every byte of it in its manifest."""
+
+    name: str
+    step: int | None = None
+    size_bytes: int = 0
+    at: Moment = Moment()
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an attempt had come."""
+
+    epoch: Epoch
+    at: Moment
+    step: int
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person asked for."""
+
+    request: str
+    who: str
+    at: Moment
+
+
 class Story(msgspec.Struct, frozen=True, kw_only=True):
     """A run as its log tells it."""
 
@@ -135,10 +162,17 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     """Where this attempt began."""
     saved_step: int | None = None
     saving: Saving | None = None
-    sealed: tuple[events.Sealed, ...] = ()
+    sealed: tuple[Seal, ...] = ()
     """The newest checkpoints that are sealed, the newest last: it is what a restart begins with."""
     aside: tuple[events.Quarantined, ...] = ()
     """The newest checkpoints that turned out to be damaged."""
+    pace: tuple[Pace, ...] = ()
+    """The newest steps, some time apart, over attempts: what a rate is made of."""
+    left_s: float | None = None
+    """What was left of the grant at `left_at`, as Slurm said; None: no limit, or not known."""
+    left_at: Moment | None = None
+    wishes: tuple[Wish, ...] = ()
+    """The newest."""
     resumed_path: str | None = None
     began: Moment | None = None
     last: Moment | None = None
@@ -205,6 +239,8 @@ def _leader(story: Story, event: events.LeaderStarted) -> Story:
         told=None,
         phase="",
         step=None,
+        left_s=None,
+        left_at=None,
     )
 
 
@@ -218,13 +254,18 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return _save_over(story, event, story.saving)
         case events.AttemptOver(epoch=epoch, step=int() as step) if epoch == story.epoch:
             return _reached(story, step)
+        case events.SlurmSaid(state="RUNNING"):
+            return replace(story, left_s=event.left_s, left_at=now)
+        case events.Asked(request=request, who=who):
+            return replace(story, wishes=(*story.wishes, Wish(request=request, who=who, at=now))[-_NOTES:])
         case events.Signalled() | events.Terminated():
             return replace(story, told=story.told or now)
         case events.CheckpointPicked(path=path):
             return replace(story, resumed_path=path)
         case events.Sealed(name=name):
             others = tuple(one for one in story.sealed if one.name != name)
-            return replace(story, sealed=tuple(sorted((*others, event), key=_sealed_step))[-_SEALED:])
+            seal = Seal(name=name, step=event.step, size_bytes=event.size_bytes, at=now)
+            return replace(story, sealed=tuple(sorted((*others, seal), key=_sealed_step))[-_SEALED:])
         case events.Quarantined(name=name):
             return replace(_lost(story, (name,)), aside=(*story.aside, event)[-_NOTES:])
         case events.Pruned(names=names):
@@ -242,7 +283,7 @@ def _lost(story: Story, names: tuple[str, ...]) -> Story:
     return replace(story, sealed=tuple(one for one in story.sealed if one.name not in names))
 
 
-def _sealed_step(sealed: events.Sealed) -> int:
+def _sealed_step(sealed: Seal) -> int:
     return -1 if sealed.step is None else sealed.step
 
 
@@ -268,11 +309,14 @@ def _progressed(story: Story, event: events.Progressed, now: Moment) -> Story:
     step = None if not known else story.step if event.step is None else max(event.step, story.step or 0)
     if event.by not in UNPHASED:
         works, since = event.phase in _WORKS, now
-        story = replace(story, phase=event.phase, step=step, by=event.by, unphased=None)
+        pace = story.pace if step is None else _paced(story.pace, event.epoch, now, step)
+        story = replace(story, phase=event.phase, step=step, by=event.by, unphased=None, pace=pace)
     else:  # a script may print before it imports torch, and take a batch before it builds its optimizer: what is so a minute later stays so
         works, since = story.unphased is not None, story.unphased or now
         story = replace(story, phase="", step=None, by=event.by, unphased=since)
     if not works:
+        return story
+    if story.stage is Stage.TRAINING:  # nothing is open: so it is nearly always, and a log is long
         return story
     incidents = tuple(
         replace(incident, back=since, resumed_step=story.base_step) if incident.back is None and event.epoch > incident.epoch else incident
@@ -280,6 +324,14 @@ def _progressed(story: Story, event: events.Progressed, now: Moment) -> Story:
     )
     story = replace(story, incidents=incidents)
     return story if story.open or story.verdict else replace(story, stage=Stage.TRAINING)
+
+
+def _paced(pace: tuple[Pace, ...], epoch: Epoch, now: Moment, step: int) -> tuple[Pace, ...]:
+    """One more point, where the last one is some time ago: nodes tell their first steps all at once."""
+    last = pace[-1] if pace else None
+    if last and last.epoch == epoch and now.t - last.at.t < _PACE_S:
+        return pace
+    return (*pace[1 - _PACE :], Pace(epoch=epoch, at=now, step=step))
 
 
 def _order(story: Story, order: events.LeaderOrder, now: Moment) -> Story:
