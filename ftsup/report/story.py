@@ -262,6 +262,17 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return replace(story, told=story.told or now)
         case events.CheckpointPicked(path=path):
             return replace(story, resumed_path=path)
+        case events.Reported(fault=fault, fatal=False):
+            who = fault.node if fault.rank is None else f"rank {fault.rank} on {fault.node}"
+            return replace(story, notes=(*story.notes, f"{who}: {fault.error}")[-_NOTES:])
+        case events.Noted(node=node, text=text):
+            return replace(story, notes=(*story.notes, f"{node}: {text}" if node else text)[-_NOTES:])
+        case _:
+            return _checkpoint(story, event, now)
+
+
+def _checkpoint(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
+    match event:
         case events.Sealed(name=name):
             others = tuple(one for one in story.sealed if one.name != name)
             seal = Seal(name=name, step=event.step, size_bytes=event.size_bytes, at=now)
@@ -270,11 +281,6 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return replace(_lost(story, (name,)), aside=(*story.aside, event)[-_NOTES:])
         case events.Pruned(names=names):
             return _lost(story, names)
-        case events.Reported(fault=fault, fatal=False):
-            who = fault.node if fault.rank is None else f"rank {fault.rank} on {fault.node}"
-            return replace(story, notes=(*story.notes, f"{who}: {fault.error}")[-_NOTES:])
-        case events.Noted(node=node, text=text):
-            return replace(story, notes=(*story.notes, f"{node}: {text}" if node else text)[-_NOTES:])
         case _:
             return story
 
