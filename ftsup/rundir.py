@@ -106,6 +106,11 @@ class RunDir:
         return self.root / "incidents" / str(number)
 
 
+def rank_log_part(head: Path, number: int) -> Path:
+    """A log that grew past its cap goes on in numbered parts, of which the oldest are removed; 0: the head."""
+    return head.with_name(f"{head.name}.{number}") if number else head
+
+
 @dataclass(frozen=True, slots=True)
 class LocalDir:
     """The places of one job on one node's local disk; several virtual nodes of one machine stay apart by the node's name."""

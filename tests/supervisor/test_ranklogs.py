@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import resource
+from contextlib import contextmanager
 
 import pytest
 
@@ -25,8 +26,9 @@ def say(out, name, text):
 
 
 def all_of(target):
-    parts = [target.with_name(target.name + part) for part in ("", ".tail.old", ".tail")]
-    return "".join(part.read_text() for part in parts if part.exists())
+    parts = sorted((int(path.suffix[1:]), path) for path in target.parent.glob(f"{target.name}.*"))
+    assert len(parts) <= 2
+    return "".join(path.read_text() for path in (target, *(path for _, path in parts)))
 
 
 def drain(out, target, **options):
@@ -128,19 +130,54 @@ def test_what_was_brought_over_is_given_back_to_the_local_disk(out, target):
     assert (out / "out.0").read_bytes()[-256 * 1024 :] == (row * 256).encode()  # for an incident
 
 
+@contextmanager
+def files_up_to(size_bytes):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_nothing_is_lost_while_the_run_directory_takes_nothing(out, target):
     say(out, "out.0", "a\n")
     bring(out, target)
     say(out, "out.0", "b\n" * 100)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
-    try:
-        with pytest.raises(OSError, match="large"):
-            bring(out, target)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with files_up_to(200), pytest.raises(OSError, match="large"):
+        bring(out, target)
     bring(out, target)
     assert target.read_text() == "[rank 0] a\n" + "[rank 0] b\n" * 100
+
+
+def test_a_round_that_was_cut_off_puts_the_same_lines_at_the_same_places(out, target):
+    """Somebody may have read them already."""
+    say(out, "out.0", "".join(f"a{n}\n" for n in range(20)))
+    say(out, "out.1", "".join(f"b{n}\n" for n in range(20)))
+    with files_up_to(300), pytest.raises(OSError, match="large"):
+        bring(out, target)
+    seen = target.read_text()
+    say(out, "out.0", "a20\n")
+    assert bring(out, target) is True
+    assert target.read_text().startswith(seen)
+    drain(out, target)
+    assert sorted(target.read_text().splitlines()) == sorted(
+        [*(f"[rank 0] a{n}" for n in range(21)), *(f"[rank 1] b{n}" for n in range(20))]
+    )
+
+
+def test_a_round_that_waits_until_its_bytes_have_gone_is_planned_anew(out, target):
+    caps = Caps(local_bytes=1000)
+    say(out, "out.0", "".join(f"{n:09}\n" for n in range(50)))
+    with files_up_to(300), pytest.raises(OSError, match="large"):
+        bring(out, target, caps=caps)
+    say(out, "out.0", "".join(f"{n:09}\n" for n in range(50, 1000)))
+    with files_up_to(300), pytest.raises(OSError, match="large"):
+        bring(out, target, caps=caps)
+    drain(out, target, caps=caps)
+    rows = target.read_text().splitlines()
+    assert rows[0] == "[rank 0] ... 9000 bytes left out: the run directory did not take them in time ..."
+    assert rows[1:] == [f"[rank 0] {n:09}" for n in range(900, 1000)]
 
 
 def test_what_exceeds_the_local_cap_is_left_out_and_said(out, target):
