@@ -18,7 +18,7 @@ from ftsup import events
 from ftsup.events import Epoch, Fault, Line, Verdict, VerdictKind, WatchedBy
 from ftsup.policy.judge import describe, root
 
-_WORKS = {"step", "evaluation", "checkpoint"}
+WORKS = {"step", "evaluation", "checkpoint"}
 UNPHASED = {WatchedBy.OUTPUT, WatchedBy.BATCHES}
 _NOTES = 5
 _SEALED = 8
@@ -314,7 +314,7 @@ def _progressed(story: Story, event: events.Progressed, now: Moment) -> Story:
     known = event.step is not None or event.by is None
     step = None if not known else story.step if event.step is None else max(event.step, story.step or 0)
     if event.by not in UNPHASED:
-        works, since = event.phase in _WORKS, now
+        works, since = event.phase in WORKS, now
         pace = story.pace if step is None else _paced(story.pace, event.epoch, now, step)
         story = replace(story, phase=event.phase, step=step, by=event.by, unphased=None, pace=pace)
     else:  # a script may print before it imports torch, and take a batch before it builds its optimizer: what is so a minute later stays so
