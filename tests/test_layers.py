@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 LAYERS = (
-    ("events", "errors", "units", "worker"),
+    ("events", "errors", "nearest", "units", "worker"),
     ("policy",),
     ("ports", "config", "proc", "rundir"),
     ("monitors", "slurm", "mockslurm", "checkpoint", "incident", "eventlog", "sbatch"),
@@ -66,6 +66,10 @@ LATE = {"torch", "pyslurm"}  # and lazy command groups (cli/), and the worker, w
 GUESTS = {  # what a training script imports to work with a framework that it has
     "worker/huggingface.py": {"transformers"},
     "worker/lightning.py": {"lightning", "pytorch_lightning"},
+}
+FACADES = {  # packages whose __init__ says what the room offers, from its own modules; those never ask it back
+    "ftsup.config",  # load and the structs of the configuration
+    "ftsup.worker",  # beat, phase, saved, asked: what training scripts import
 }
 BROAD = {  # broad excepts beside every program's own main: around what must never raise into training
     "cli/__init__.py:run",  # the program's last line: what main exits with
@@ -154,13 +158,14 @@ def ours(module: Module) -> Iterator[Import]:
 
 
 def cycles(modules: Iterable[Module]) -> Iterator[str]:
-    """No module reaches itself by imports, late ones included."""
+    """No module reaches itself by imports, late ones included. Who imports `a.b.c` runs `a/b/__init__.py` too; a facade is let be."""
     names = {module.name for module in modules}
     graph = {
         module.name: {
             target
             for item in ours(module)
-            for target in (item.target if item.target in names else item.target.rpartition(".")[0],)
+            for named in (item.target if item.target in names else item.target.rpartition(".")[0],)
+            for target in (named, *(above for above in parents(named) if above not in FACADES))
             if target in names and target != module.name
         }
         for module in modules
@@ -169,6 +174,12 @@ def cycles(modules: Iterable[Module]) -> Iterator[str]:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         yield " -> ".join(error.args[1])
+
+
+def parents(name: str) -> list[str]:
+    """The packages that a module lies in."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def purity(modules: Iterable[Module]) -> Iterator[str]:
@@ -310,6 +321,17 @@ def test_the_rule_sees_what_breaks_it(rule: Rule, path: str, line: str):
 def test_a_cycle_is_seen_and_spelled_out():
     modules = [Module("proc.py", ast.parse("import ftsup.ports")), Module("ports.py", ast.parse("def f():\n    from ftsup import proc"))]
     assert list(cycles(modules)) in (["ftsup.proc -> ftsup.ports -> ftsup.proc"], ["ftsup.ports -> ftsup.proc -> ftsup.ports"])
+
+
+def test_a_package_that_imports_a_module_of_its_own_makes_a_cycle_and_a_facade_only_if_that_asks_it_back():
+    def pair(room, line):
+        return [Module(f"{room}/__init__.py", ast.parse(f"from ftsup.{room}.keys import KEY")), Module(f"{room}/keys.py", ast.parse(line))]
+
+    tree = {room: Module(f"{room}/tree.py", ast.parse("import json")) for room in ("incident", "config")}
+    assert list(cycles(pair("incident", "import json"))) == []
+    assert list(cycles([*pair("incident", "from ftsup.incident.tree import root"), tree["incident"]])) != []
+    assert list(cycles([*pair("config", "from ftsup.config.tree import root"), tree["config"]])) == []
+    assert list(cycles(pair("config", "from ftsup.config import load"))) != []
 
 
 @pytest.mark.parametrize(

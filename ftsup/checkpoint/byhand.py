@@ -11,9 +11,9 @@ from enum import Enum
 
 import msgspec
 
-from ftsup.checkpoint import formats
 from ftsup.checkpoint.disk import files_below
 from ftsup.checkpoint.entries import Entry, manifest_of
+from ftsup.checkpoint.formats import table
 from ftsup.checkpoint.formats.kind import Whole
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.keep import Item, removable
@@ -77,7 +77,7 @@ def examine(disk: Disk, home: Home, entry: Entry, *, complete: str = "") -> Find
     """Read all of it: against its manifest, or by its kind's own check where it has none. A disk that says no makes it unreadable."""
     try:
         size = sum(facts.size_bytes for facts in files_below(disk, home.checkpoint(entry.name)).values())
-        kind = formats.recognise(disk, home.checkpoint(entry.name)).kind.value
+        kind = table.recognise(disk, home.checkpoint(entry.name)).kind.value
         return msgspec.structs.replace(_examine(disk, home, entry, complete), kind=kind, size_bytes=size)
     except OSError as error:
         return Finding(name=entry.name, standing=Standing.UNREADABLE, why=told(error, worked_before=False))
@@ -103,10 +103,10 @@ def _examine(disk: Disk, home: Home, entry: Entry, complete: str) -> Finding:
 def _by_kind(disk: Disk, home: Home, entry: Entry, complete: str) -> Finding:
     """What has no manifest that could be used."""
     path = home.checkpoint(entry.name)
-    said = formats.complete(disk, path, marker=complete)
+    said = table.complete(disk, path, marker=complete)
     if said.whole is Whole.NO:
         return Finding(name=entry.name, standing=Standing.INCOMPLETE, why=said.why)
-    report = formats.recognise(disk, path).check(disk, path)
+    report = table.recognise(disk, path).check(disk, path)
     damages = tuple(Damage(file=found.file, offset=found.offset, what=found.what, tensor=found.tensor) for found in report.problems)
     if damages:
         more = f" (and {len(damages) - 1} more)" if damages[1:] else ""
@@ -147,7 +147,7 @@ def refusal(disk: Disk, home: Home, entry: Entry, *, vouched: Vouched, complete:
 def would_seal(disk: Disk, home: Home, entry: Entry, *, sign: Sign, complete: str = "") -> Sealing:
     """What sealing one would come to that nothing was said against."""
     files = files_below(disk, home.checkpoint(entry.name))
-    said = formats.complete(disk, home.checkpoint(entry.name), marker=complete)
+    said = table.complete(disk, home.checkpoint(entry.name), marker=complete)
     known = said.whole is Whole.YES or sign is not Sign.NONE
     return Sealing(
         name=entry.name,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from ftsup.checkpoint import formats
 from ftsup.checkpoint.digests import Each, nothing
 from ftsup.checkpoint.disk import MEDIA
 from ftsup.checkpoint.entries import Entry, entries, manifest_of
+from ftsup.checkpoint.formats import table
 from ftsup.checkpoint.formats.kind import Report, Whole
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.manifest import Manifest, Newer
@@ -163,7 +163,7 @@ def _look_anew(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, 
     each save. None: it cannot be told from damage.
     """
     path = home.checkpoint(entry.name)
-    report = formats.recognise(disk, path).check(disk, path)
+    report = table.recognise(disk, path).check(disk, path)
     if report.blind and not entry.rolling:
         return None
     seen = _look_unsealed(disk, home, entry, ask, newest=newest, each=each, anew=report)
@@ -173,7 +173,7 @@ def _look_anew(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, 
 def _look_unsealed(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, each: Each, anew: Report | None = None) -> Seen:
     """`anew`: the deep check of what took a sealed one's place."""
     path = home.checkpoint(entry.name)
-    said = formats.complete(disk, path, marker=ask.complete)
+    said = table.complete(disk, path, marker=ask.complete)
     sign = Sign.ENDED if newest and ask.ended else Sign.NONE if newest else Sign.NEWER
     if said.whole is Whole.UNKNOWN and sign is Sign.NONE and ask.act:
         with contextlib.suppress(OSError):  # a disk that takes no mark keeps us from nothing
@@ -181,7 +181,7 @@ def _look_unsealed(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bo
     doubtful = said.whole is Whole.UNKNOWN and (sign is Sign.NONE or (sign is Sign.NEWER and is_cut(disk, home, entry.name)))
     if said.whole is Whole.NO or doubtful:
         return Seen(name=entry.name, state=State.INCOMPLETE, why=said.why)
-    report = anew or formats.recognise(disk, path).check(disk, path)
+    report = anew or table.recognise(disk, path).check(disk, path)
     if report.problems:
         return _damaged(
             entry, [Damage(file=found.file, offset=found.offset, what=found.what, tensor=found.tensor) for found in report.problems]

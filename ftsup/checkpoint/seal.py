@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from ftsup.checkpoint import formats
 from ftsup.checkpoint.digests import Each, digests, nothing
 from ftsup.checkpoint.disk import files_below, make_folders, publish, read_small
 from ftsup.checkpoint.entries import Entry, entries, manifest_of
+from ftsup.checkpoint.formats import table
 from ftsup.checkpoint.formats.kind import Whole
 from ftsup.checkpoint.home import Home, of_manifest
 from ftsup.checkpoint.manifest import BLOCK_BYTES, FileSum, Manifest, encode, rewritten
@@ -124,7 +124,7 @@ def seal(
     step = entry.step if label.step is None else label.step
     manifest = Manifest(
         name=entry.name,
-        kind=formats.recognise(disk, path).kind.value,
+        kind=table.recognise(disk, path).kind.value,
         whole=why,
         step=step,
         epoch=label.epoch,
@@ -192,7 +192,7 @@ def _complete(disk: Disk, home: Home, entry: Entry, now: Mapping[str, Facts], *,
     """How one knows that it is whole, or why it is not sealed."""
     if not now:
         return "", Sealing(name=entry.name, outcome=Outcome.INCOMPLETE, why="it holds no file")
-    said = formats.complete(disk, home.checkpoint(entry.name), marker=marker)
+    said = table.complete(disk, home.checkpoint(entry.name), marker=marker)
     if said.whole is Whole.NO:
         return "", Sealing(name=entry.name, outcome=Outcome.INCOMPLETE, why=said.why)
     if said.whole is Whole.YES:

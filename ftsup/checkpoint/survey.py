@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from ftsup.checkpoint import formats
 from ftsup.checkpoint.disk import files_below, read_small
 from ftsup.checkpoint.entries import Entry, entries, is_temporary, manifest_of, sayable
+from ftsup.checkpoint.formats import table
 from ftsup.checkpoint.formats.kind import Whole
 from ftsup.checkpoint.home import Home, of_numbered
 from ftsup.checkpoint.keep import pins
@@ -163,7 +163,7 @@ def _sealed(disk: Disk, home: Home, row: Row, *, manifest: Manifest, now: Mappin
         return msgspec.structs.replace(row, standing=Standing.VERIFIED if read else Standing.SEALED, verified=read)
     damages = glance(disk, home.checkpoint(row.name), manifest)
     again = len(changed) == len(manifest.files) and not any(damage.what == MISSING for damage in damages)
-    if damages and not (again and formats.complete(disk, home.checkpoint(row.name)).whole is not Whole.NO):
+    if damages and not (again and table.complete(disk, home.checkpoint(row.name)).whole is not Whole.NO):
         return msgspec.structs.replace(row, standing=Standing.DAMAGED, why=str(damages[0]))
     why = f"{changed[0] or 'the file'}{f' and {len(changed) - 1} more' if changed[1:] else ''} was written after the seal"
     return msgspec.structs.replace(row, standing=Standing.CHANGED, why=why)
@@ -171,9 +171,9 @@ def _sealed(disk: Disk, home: Home, row: Row, *, manifest: Manifest, now: Mappin
 
 def _unsealed(disk: Disk, home: Home, row: Row, complete: str) -> Row:
     path = home.checkpoint(row.name)
-    said = formats.complete(disk, path, marker=complete)
+    said = table.complete(disk, path, marker=complete)
     standing = {Whole.YES: Standing.WHOLE, Whole.NO: Standing.INCOMPLETE, Whole.UNKNOWN: Standing.UNSURE}[said.whole]
-    return msgspec.structs.replace(row, kind=formats.recognise(disk, path).kind.value, standing=standing, why=said.why)
+    return msgspec.structs.replace(row, kind=table.recognise(disk, path).kind.value, standing=standing, why=said.why)
 
 
 def _aside(disk: Disk, home: Home, box: str) -> Aside:

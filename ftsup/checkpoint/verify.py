@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from ftsup.checkpoint import formats
 from ftsup.checkpoint.digests import Each, digests, nothing
 from ftsup.checkpoint.disk import MEDIA, files_below
+from ftsup.checkpoint.formats import table
 from ftsup.checkpoint.manifest import FileSum, Manifest, rewritten
 from ftsup.ports import Disk
 
@@ -94,7 +94,7 @@ def _explained(disk: Disk, path: Path, manifest: Manifest, damages: list[Damage]
     """What the kind knows about damaged blocks: from checksums of its own exactly what is hit, else what lies there."""
     if not any(damage.block is not None for damage in damages):
         return tuple(damages)
-    kind = formats.recognise(disk, path)
+    kind = table.recognise(disk, path)
     problems = kind.check(disk, path).problems
     sizes = {file.path: file.size_bytes for file in manifest.files}
     explained = []

@@ -10,9 +10,8 @@ import random
 
 import pytest
 
-from ftsup.checkpoint import formats
-from ftsup.checkpoint.formats import Whole, torch_zip
-from ftsup.checkpoint.formats.kind import Span
+from ftsup.checkpoint.formats import table, torch_zip
+from ftsup.checkpoint.formats.kind import Span, Whole
 from tests.checkpoint import samples
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("checkpoint-samples")]
@@ -59,7 +58,7 @@ def test_each_bit_of_a_torch_save_file_is_seen(originals):
 
 def offset_of(path, disk, file, tensor):
     """The first byte of a tensor, found by halving."""
-    locate, begin, end = formats.recognise(disk, path).locate, 0, (path / file).stat().st_size
+    locate, begin, end = table.recognise(disk, path).locate, 0, (path / file).stat().st_size
     while end - begin > 1:
         middle = (begin + end) // 2
         front = any(place.tensor == tensor for place in locate(disk, path, file, range(begin, middle)))
@@ -105,7 +104,7 @@ def test_which_layer_sees_a_flipped_bit(sample, disk, *, name, file, place, laye
     data = (path / file).read_bytes()
     offset = data.index(place) + len(place) if isinstance(place, bytes) else place % len(data)
     flip(path / file, offset)
-    kind = formats.recognise(disk, path)
+    kind = table.recognise(disk, path)
     report = kind.check(disk, path)
     seen = bool(report.problems) or kind.complete(disk, path).whole is Whole.NO
     assert seen == (layer is SEEN)
@@ -120,7 +119,7 @@ def test_what_the_index_of_a_sharded_model_says_is_held_against_the_shards(tmp_p
     text = index.read_bytes()
     for place in (b"layers.", b"model-0000", b'"weight_ma'):
         flip(index, text.rindex(place) + len(place))
-        kind = formats.recognise(disk, path)
+        kind = table.recognise(disk, path)
         assert kind.check(disk, path).problems or kind.complete(disk, path).whole is Whole.NO, place
         index.write_bytes(text)
 
@@ -128,12 +127,12 @@ def test_what_the_index_of_a_sharded_model_says_is_held_against_the_shards(tmp_p
 def test_a_damaged_weight_is_named(sample, disk):
     path = sample("zip.pt")
     flip(path, offset_of(path, disk, "", "model.1.weight"))
-    (problem,) = formats.recognise(disk, path).check(disk, path).problems
+    (problem,) = table.recognise(disk, path).check(disk, path).problems
     assert problem.tensor == "model.1.weight"
     assert problem.what.startswith("CRC-32 of data/2 is ")
     path = sample("dcp")
     flip(path / "__0_0.distcp", offset_of(path, disk, "__0_0.distcp", "model.1.weight") + 900)
-    (problem,) = formats.recognise(disk, path).check(disk, path).problems
+    (problem,) = table.recognise(disk, path).check(disk, path).problems
     assert (problem.file, problem.tensor) == ("__0_0.distcp", "model.1.weight")
 
 
@@ -149,8 +148,8 @@ def test_no_mutation_makes_a_recogniser_raise(originals, sample, disk, name):
         begin, size = chance.randrange(len(good)), chance.randrange(1, 700)
         middle = (b"\0" * size, b"", good[begin : begin + size] * 2, chance.randbytes(1))[number % 4]
         target.write_bytes(good[:begin] + middle + good[begin + size :])
-        kind = formats.recognise(disk, path)
-        whole, report = formats.complete(disk, path).whole, kind.check(disk, path)
+        kind = table.recognise(disk, path)
+        whole, report = table.complete(disk, path).whole, kind.check(disk, path)
         kind.locate(disk, path, file, range(len(good)))
         if target.read_bytes() != good:
             assert whole is not Whole.YES or report.problems or report.blind or file == ".metadata"

@@ -10,9 +10,8 @@ import zipfile
 import pytest
 import torch
 
-from ftsup.checkpoint import formats
-from ftsup.checkpoint.formats import Kind, Whole
-from ftsup.checkpoint.formats.kind import Report
+from ftsup.checkpoint.formats import table
+from ftsup.checkpoint.formats.kind import Kind, Report, Whole
 from ftsup.errors import Missing
 from tests.checkpoint import samples
 
@@ -32,9 +31,9 @@ KINDS = {
 @pytest.mark.parametrize("name", KINDS)
 def test_what_a_library_wrote_is_recognised_whole_and_clean(originals, disk, name):
     path = originals / name
-    kind = formats.recognise(disk, path)
+    kind = table.recognise(disk, path)
     assert kind.kind is KINDS[name]
-    assert formats.complete(disk, path).whole is Whole.YES
+    assert table.complete(disk, path).whole is Whole.YES
     assert kind.check(disk, path).problems == ()
 
 
@@ -43,14 +42,14 @@ def test_what_a_library_wrote_is_recognised_whole_and_clean(originals, disk, nam
 def test_a_writer_that_stopped_leaves_a_torn_file(sample, disk, name, part):
     path = sample(name)
     os.truncate(path, int(path.stat().st_size * part))
-    assert formats.complete(disk, path).whole is Whole.NO or formats.recognise(disk, path).kind is Kind.FILE
+    assert table.complete(disk, path).whole is Whole.NO or table.recognise(disk, path).kind is Kind.FILE
 
 
 @pytest.mark.parametrize("cut", [1, 20, 22, 23, 42, 60, 98, 99, 200])
 def test_the_last_bytes_of_a_zip_are_its_directory(sample, disk, cut):
     path = sample("zip.pt")
     os.truncate(path, path.stat().st_size - cut)
-    found = formats.complete(disk, path)
+    found = table.complete(disk, path)
     assert (found.whole, found.why.startswith("torn: ")) == (Whole.NO, True)
 
 
@@ -58,24 +57,24 @@ def test_a_hole_before_the_directory_is_seen(sample, disk):
     path = sample("zip.pt")
     data = path.read_bytes()
     path.write_bytes(data[:3000] + data[3064:])
-    assert formats.complete(disk, path).whole is Whole.NO
+    assert table.complete(disk, path).whole is Whole.NO
     path.write_bytes(b"x" * 64 + data)
-    assert formats.complete(disk, path).whole is Whole.NO
+    assert table.complete(disk, path).whole is Whole.NO
 
 
 def test_more_behind_the_end_is_seen(sample, disk):
     for name in ("zip.pt", "legacy.pt", "model.safetensors"):
         path = sample(name)
         path.write_bytes(path.read_bytes() + b"\0")
-        assert formats.complete(disk, path).whole is Whole.NO
+        assert table.complete(disk, path).whole is Whole.NO
 
 
 def test_an_empty_file_is_nothing(tmp_path, disk):
     for name in ("a.pt", "b.ckpt", "c.safetensors", "d.dat"):
         (tmp_path / name).touch()
-        assert formats.complete(disk, tmp_path / name).whole is Whole.NO
+        assert table.complete(disk, tmp_path / name).whole is Whole.NO
     with pytest.raises(Missing):
-        formats.recognise(disk, tmp_path / "nothing")
+        table.recognise(disk, tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("name", ["dcp", "dcp-many", "dcp-safetensors"])
@@ -84,32 +83,32 @@ def test_a_distributed_checkpoint_needs_its_metadata_and_every_byte_it_names(sam
     for file in sorted(path.iterdir())[:3]:
         data, times = file.read_bytes(), file.stat()
         file.unlink()
-        assert formats.complete(disk, path).whole is Whole.NO, file.name
+        assert table.complete(disk, path).whole is Whole.NO, file.name
         file.write_bytes(data[:-1])
-        assert formats.complete(disk, path).whole is Whole.NO, file.name
+        assert table.complete(disk, path).whole is Whole.NO, file.name
         file.write_bytes(b"")
-        assert formats.complete(disk, path).whole is Whole.NO, file.name
+        assert table.complete(disk, path).whole is Whole.NO, file.name
         file.write_bytes(data)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-        assert formats.complete(disk, path).whole is Whole.YES, file.name
+        assert table.complete(disk, path).whole is Whole.YES, file.name
 
 
 def test_a_save_over_an_old_one_that_did_not_come_to_its_end_is_not_taken_for_whole(sample, disk):
     path = sample("dcp-many")
     later = (path / ".metadata").stat().st_mtime_ns + 61 * 10**9
     os.utime(path / "__0_1.distcp", ns=(later, later))
-    found = formats.complete(disk, path)
+    found = table.complete(disk, path)
     assert found.whole is Whole.UNKNOWN
     assert "__0_1.distcp was written after its .metadata" in found.why
-    assert formats.complete(disk, path, marker=".metadata").whole is Whole.YES
+    assert table.complete(disk, path, marker=".metadata").whole is Whole.YES
 
 
 def test_metadata_of_each_rank_cannot_say_how_many_ranks_there_were(sample, disk):
     path = sample("dcp")
     (path / ".metadata").rename(path / "__0.metadata")
-    found = formats.complete(disk, path)
-    assert (found.whole, formats.recognise(disk, path).kind) == (Whole.UNKNOWN, Kind.DCP)
-    assert formats.recognise(disk, path).check(disk, path).problems == ()
+    found = table.complete(disk, path)
+    assert (found.whole, table.recognise(disk, path).kind) == (Whole.UNKNOWN, Kind.DCP)
+    assert table.recognise(disk, path).check(disk, path).problems == ()
 
 
 @pytest.mark.parametrize("name", ["../zip.pt", "/etc/hostname"])
@@ -120,7 +119,7 @@ def test_metadata_that_names_files_elsewhere_is_damaged(sample, disk, name):
     old, new = b"\x8c\x0c__0_0.distcp", b"\x8c" + bytes([len(name)]) + name.encode()
     assert old in metadata
     (path / ".metadata").write_bytes(metadata[:2] + metadata[11:].replace(old, new))  # without its frame, whose length would be wrong
-    found = formats.complete(disk, path)
+    found = table.complete(disk, path)
     assert (found.whole, "contradicts itself" in found.why) == (Whole.NO, True)
 
 
@@ -129,24 +128,24 @@ def test_safetensors_of_several_files_are_as_their_index_says(tmp_path, disk):
     samples.make_sharded(path)
     shards = sorted(path.glob("*.safetensors"))
     assert len(shards) > 2
-    kind = formats.recognise(disk, path)
-    found = formats.complete(disk, path)
+    kind = table.recognise(disk, path)
+    found = table.complete(disk, path)
     assert (kind.kind, found.whole, len(found.files)) == (Kind.SAFETENSORS, Whole.YES, len(shards) + 1)
     assert kind.check(disk, path).problems == ()
     last = shards[-1].read_bytes()
     shards[-1].write_bytes(last[:-1])
-    assert formats.complete(disk, path).whole is Whole.NO
+    assert table.complete(disk, path).whole is Whole.NO
     shards[-1].unlink()
-    assert "is missing" in formats.complete(disk, path).why
+    assert "is missing" in table.complete(disk, path).why
     shutil.copy(shards[0], shards[-1])
     (problem,) = kind.check(disk, path).problems
     assert (problem.file, "do not name the same tensors" in problem.what) == (shards[-1].name, True)
     shards[-1].write_bytes(last)
     index = path / "model.safetensors.index.json"
     index.write_text(index.read_text()[:-20])
-    assert formats.complete(disk, path).whole is Whole.NO
+    assert table.complete(disk, path).whole is Whole.NO
     trained = path.rename(tmp_path / "checkpoint-500")
-    assert formats.recognise(disk, trained).kind is Kind.DIRECTORY
+    assert table.recognise(disk, trained).kind is Kind.DIRECTORY
 
 
 def trainer_folder(sample, tmp_path):
@@ -163,39 +162,39 @@ def trainer_folder(sample, tmp_path):
 
 def test_nobody_knows_whether_any_directory_is_whole_unless_a_marker_says_so(sample, tmp_path, disk):
     folder = trainer_folder(sample, tmp_path)
-    kind, found = formats.recognise(disk, folder), formats.complete(disk, folder)
+    kind, found = table.recognise(disk, folder), table.complete(disk, folder)
     assert (kind.kind, found.whole, "checkpoint.complete" in found.why) == (Kind.DIRECTORY, Whole.UNKNOWN, True)
     assert "optimizer.pt" in found.files
-    assert formats.complete(disk, folder, marker="trainer_state.json").whole is Whole.YES
-    assert formats.complete(disk, folder, marker="DONE").why == "has no DONE"
+    assert table.complete(disk, folder, marker="trainer_state.json").whole is Whole.YES
+    assert table.complete(disk, folder, marker="DONE").why == "has no DONE"
     report = kind.check(disk, folder)
     assert report.problems == ()
     assert "2 files are of no known kind (notes)" in report.blind
     (folder / "trainer_state.json").write_text('{"global_s')
-    assert formats.complete(disk, folder, marker="*.json").why == "trainer_state.json is torn"
+    assert table.complete(disk, folder, marker="*.json").why == "trainer_state.json is torn"
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors", "model_fsdp_0/__0_0.distcp", "model_fsdp_0/.metadata"])
 def test_a_directory_with_a_torn_part_is_torn_and_no_marker_helps(sample, tmp_path, disk, file):
     folder = trainer_folder(sample, tmp_path)
     os.truncate(folder / file, (folder / file).stat().st_size * 6 // 10)
-    found = formats.complete(disk, folder, marker="trainer_state.json")
+    found = table.complete(disk, folder, marker="trainer_state.json")
     assert (found.whole, found.why.startswith(file.split("/")[0])) == (Whole.NO, True)
-    problems = formats.recognise(disk, folder).check(disk, folder).problems
+    problems = table.recognise(disk, folder).check(disk, folder).problems
     assert [problem.file for problem in problems][:1] == [file]
 
 
 def test_an_unknown_file_cannot_say(tmp_path, disk):
     (tmp_path / "weights.npy").write_bytes(b"\x93NUMPY and more")
-    assert formats.complete(disk, tmp_path / "weights.npy").whole is Whole.UNKNOWN
-    assert formats.recognise(disk, tmp_path / "weights.npy").check(disk, tmp_path / "weights.npy").blind
+    assert table.complete(disk, tmp_path / "weights.npy").whole is Whole.UNKNOWN
+    assert table.recognise(disk, tmp_path / "weights.npy").check(disk, tmp_path / "weights.npy").blind
     (tmp_path / "empty").mkdir()
-    assert formats.complete(disk, tmp_path / "empty").whole is Whole.NO
+    assert table.complete(disk, tmp_path / "empty").whole is Whole.NO
 
 
 def regions(disk, path, file):
     size = (path / file).stat().st_size
-    return formats.recognise(disk, path).locate(disk, path, file, range(size))
+    return table.recognise(disk, path).locate(disk, path, file, range(size))
 
 
 def test_bytes_are_named_by_the_tensor_that_lies_there(originals, disk):
@@ -223,7 +222,7 @@ def test_a_compressed_record_is_inflated_and_checked(sample, disk, tmp_path):
     with zipfile.ZipFile(sample("zip.pt")) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             new.writestr(name, old.read(name))
-    kind = formats.recognise(disk, path)
+    kind = table.recognise(disk, path)
     assert kind.check(disk, path).problems == ()
     data = bytearray(path.read_bytes())
     data[300] ^= 1
@@ -237,8 +236,8 @@ def test_a_compressed_record_is_inflated_and_checked(sample, disk, tmp_path):
 def test_a_file_above_4_gb_has_wide_sizes_and_places(tmp_path, disk):
     path = tmp_path / "big.pt"
     torch.save({"big": torch.zeros((1 << 32) + 4096, dtype=torch.uint8), "behind": torch.ones(3)}, path)
-    kind = formats.recognise(disk, path)
-    assert (formats.complete(disk, path).whole, kind.check(disk, path)) == (Whole.YES, Report())
+    kind = table.recognise(disk, path)
+    assert (table.complete(disk, path).whole, kind.check(disk, path)) == (Whole.YES, Report())
     size = path.stat().st_size
     (behind,) = [place for place in kind.locate(disk, path, "", range(1 << 32, size)) if place.tensor == "behind"]
     assert behind.region == "data/1"
@@ -249,6 +248,6 @@ def test_a_file_above_4_gb_has_wide_sizes_and_places(tmp_path, disk):
 
 
 def test_what_has_no_checksum_says_so(originals, disk):
-    blind = {name: formats.recognise(disk, originals / name).check(disk, originals / name).blind for name in KINDS}
+    blind = {name: table.recognise(disk, originals / name).check(disk, originals / name).blind for name in KINDS}
     assert {name for name in KINDS if not blind[name]} == {"zip.pt", "dcp", "dcp-many"}
     assert "set_crc32_options" in blind["nocrc.pt"]

@@ -10,7 +10,7 @@ import pytest
 
 from ftsup.checkpoint.disk import RealDisk
 from ftsup.checkpoint.entries import manifest_of
-from ftsup.checkpoint.formats import recognise
+from ftsup.checkpoint.formats.table import recognise
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.manifest import BLOCK_BYTES, decode
 from ftsup.checkpoint.pick import Ask, State, pick

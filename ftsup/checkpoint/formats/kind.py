@@ -1,6 +1,6 @@
 """The words of the formats: what a kind of checkpoint can say about itself.
 
-Each kind is one module beside this one and one `Format` in the table of `formats/__init__.py`. Paths inside a checkpoint are relative
+Each kind is one module beside this one and one `Format` in the table of `table.py`. Paths inside a checkpoint are relative
 to it; the only file of a single-file checkpoint is "". Nothing here knows a kind.
 """
 
