@@ -55,7 +55,7 @@ class Log:
         if self._torn:
             self._cut()
         try:
-            _write_all(self._fd, data)
+            write_all(self._fd, data)
             os.fsync(self._fd)
         except OSError:
             self._torn = True
@@ -225,7 +225,7 @@ def _known_order(raw: msgspec.Raw) -> Any:  # noqa: ANN401 - one of LeaderOrder
         return None
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     """One write; a short one (disk nearly full) goes on until the error shows."""
     view = memoryview(data)
     while view:

@@ -50,10 +50,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """All of it, or the error."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

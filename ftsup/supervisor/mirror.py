@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from ftsup.eventlog import number, whole_lines
-from ftsup.supervisor.files import make_folder, mode_below, sync_folder, write_all
+from ftsup.eventlog import number, whole_lines, write_all
+from ftsup.supervisor.files import make_folder, mode_below, sync_folder
 
 
 class _Known(NamedTuple):

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from ftsup.eventlog import write_all
 from ftsup.rundir import rank_log_part
-from ftsup.supervisor.files import make_folder, mode_below, write_all
+from ftsup.supervisor.files import make_folder, mode_below
 
 MIB = 1 << 20
 _STATE = ".brought.json"
