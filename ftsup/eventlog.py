@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,17 +99,23 @@ def resume(path: Path, mirror: Path, *, current: Callable[[Sequence[Line]], bool
 
 def read(path: Path) -> tuple[list[Line], list[str]]:
     """All readable lines, and what there is to say about the others. A missing file has no lines."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return [], []
+    notes: list[str] = []
+    return list(stream(path, notes)), notes
+
+
+def stream(path: Path, notes: list[str]) -> Iterator[Line]:
+    """The lines of `read`, one after the other, for logs that are long; what there is to say is in `notes` at the end."""
     reader = _Reader()
-    for text in whole_lines(data):
-        reader.take(text)
-    torn = len(data) - (data.rfind(b"\n") + 1)
-    if torn:
-        reader.say(f"the last line is torn ({torn} bytes): dropped")
-    return reader.lines, reader.notes_of(path)
+    try:
+        with path.open("rb") as file:
+            for text in file:
+                if not text.endswith(b"\n"):
+                    reader.say(f"the last line is torn ({len(text)} bytes): dropped")
+                elif (line := reader.take(text[:-1])) is not None:
+                    yield line
+    except FileNotFoundError:
+        return
+    notes += reader.notes_of(path)
 
 
 def follow(path: Path, offset: int = 0) -> tuple[list[Line], list[str], int]:
@@ -128,9 +134,8 @@ def follow(path: Path, offset: int = 0) -> tuple[list[Line], list[str], int]:
     reader = _Reader(gaps=False)
     if start != offset:
         reader.say("the log became shorter: read again from its start")
-    for text in whole_lines(data):
-        reader.take(text)
-    return reader.lines, reader.notes_of(path), start + data.rfind(b"\n") + 1
+    lines = [line for line in map(reader.take, whole_lines(data)) if line is not None]
+    return lines, reader.notes_of(path), start + data.rfind(b"\n") + 1
 
 
 def whole_lines(data: bytes) -> list[bytes]:
@@ -156,7 +161,6 @@ class _Reader:
     """Lines one after the other, with a memory for numbers and for what was said."""
 
     def __init__(self, *, gaps: bool = True) -> None:
-        self.lines: list[Line] = []
         self._notes: list[str] = []
         self._hidden = 0
         self._gaps = gaps
@@ -164,35 +168,34 @@ class _Reader:
         self._last_n: int | None = None
         self._newer = False
 
-    def take(self, text: bytes) -> None:
+    def take(self, text: bytes) -> Line | None:
+        """What the text says; None: nothing that counts."""
         self._seen += 1
         try:
             line = _LINE.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            self._take_strange(text, error)
-            return
-        if self._accept(line.n, line.v):
-            self.lines.append(line)
+            return self._take_strange(text, error)
+        return line if self._accept(line.n, line.v) else None
 
-    def _take_strange(self, text: bytes, error: Exception) -> None:
+    def _take_strange(self, text: bytes, error: Exception) -> Line | None:
         """A damaged line, or one with words of a newer ftsup."""
         try:
             envelope = _ENVELOPE.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.say(f"line {self._seen} is unreadable: {error}")
             self._last_n = None if self._last_n is None else self._last_n + 1
-            return
+            return None
         if not self._accept(envelope.n, envelope.v):
-            return
+            return None
         try:
             event = _EVENT.decode(envelope.event)
         except msgspec.DecodeError as why:
             self.say(f"line {self._seen} (number {envelope.n}) holds an event that this ftsup does not know: {why}")
-            return
+            return None
         orders = [order for order in map(_known_order, envelope.orders) if order is not None]
         unknown = len(envelope.orders) - len(orders)
         self.say(f"line {self._seen} (number {envelope.n}) holds {unknown} order(s) that this ftsup does not know")
-        self.lines.append(Line(n=envelope.n, wall=envelope.wall, event=event, orders=tuple(orders), v=envelope.v))
+        return Line(n=envelope.n, wall=envelope.wall, event=event, orders=tuple(orders), v=envelope.v)
 
     def _accept(self, n: int, v: int) -> bool:
         if v > SCHEMA and not self._newer:

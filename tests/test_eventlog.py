@@ -195,3 +195,14 @@ def test_a_mirror_that_cannot_be_read_does_not_matter_within_a_grant(tmp_path):
     resumed.close()
     with pytest.raises(OSError, match="directory"):
         eventlog.resume(tmp_path / "local.jsonl", mirror, current=lambda _: False)
+
+
+def test_a_stream_gives_a_long_log_line_by_line_and_its_notes_at_the_end(path):
+    eventlog.Log(path).append([line(1), line(2), line(3)])
+    os.truncate(path, path.stat().st_size - 5)
+    notes: list[str] = []
+    lines = eventlog.stream(path, notes)
+    assert next(lines).n == 1
+    assert notes == []
+    assert [x.n for x in lines] == [2]
+    assert "the last line is torn" in notes[0]
