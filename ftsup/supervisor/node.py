@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,10 @@ class NodeSupervisor:
         """When to look at it again."""
         self.looked_t = now
         self.glanced_t = now
-        self.logged_t = now
+        self.logs: deque[str] = deque()
+        """Attempts of which lines may not lie in the run directory yet."""
+        self.logs_t = now
+        """When it is time for the next of them."""
         self.logs_busy = False
         self.asked_t = now
         self.alone_t: float | None = None
@@ -286,7 +290,7 @@ class NodeSupervisor:
         for fd in self.pidfds.values():
             os.close(fd)
         self.pidfds = {}
-        self._bring_logs(now, final=True)
+        self.logs_t = now
         self._say_unsure(gone, now)
         self._happen(machine.Gone(t=now, left=gone.left, took_s=gone.took_s, step=self._reached()))
         if not gone.left:
@@ -399,6 +403,7 @@ class NodeSupervisor:
 
     def _start_child(self, act: machine.StartChild, now: float) -> None:
         self.order, self.told, self.vanished, self.looked_t = act.order, set(), {}, now
+        self.logs.append(str(act.order.epoch))
         at = {"worker": self.run_dir.worker, "beats": self._beats(), "out": self._out()}
         env = rankenv.environment(self.env, self.config, act.order, own=self.place.env, at=at)
         try:
@@ -520,20 +525,27 @@ class NodeSupervisor:
 
     # The ranks' output ----------------------------------------------------------------------------------------------------
 
-    def _bring_logs(self, now: float, *, final: bool = False) -> None:
-        idle = self.order is None or self.logs_busy or now - self.logged_t < LOGS_S
-        if idle and not final:
+    def _bring_logs(self, now: float) -> None:
+        """A piece of one attempt's output after the other. One that is over goes on until all of it is there."""
+        if self.logs_busy or not self.logs or now < self.logs_t:
             return
-        self.logged_t, self.logs_busy = now, True
-        target = self.run_dir.log(str(self.state.epoch), self.place.node)
+        self.logs_t, self.logs_busy = now + LOGS_S, True
+        epoch = self.logs[0]
+        over = self.child is None or epoch != str(self.state.epoch)
 
         def brought(answer: object) -> list[Happening]:
             self.logs_busy = False
             if answer is True:  # there is more
-                self.logged_t = 0.0
+                self.logs_t = 0.0
+            elif over and answer is False:
+                self.logs.popleft()
+                self.logs_t = 0.0
+            else:
+                self.logs.rotate(-1)
             return []
 
-        self.clerk.ask("logs", now=now, limit_s=60.0, then=brought, out=str(self._out()), target=str(target), final=final)
+        out, target = self.local.out(epoch), self.run_dir.log(epoch, self.place.node)
+        self.clerk.ask("logs", now=now, limit_s=60.0, then=brought, out=str(out), target=str(target), final=over)
 
     # The end --------------------------------------------------------------------------------------------------------------
 
@@ -541,6 +553,7 @@ class NodeSupervisor:
         """Supervise until told to leave; first end what a predecessor left behind."""
         if not self.place.held:
             self._sweep()
+            self.logs.extend(sorted(out.name for out in self.local.root.glob("out/*")))  # a predecessor may not have brought all
         while not self._may_go():
             self._turn(self.loop.wait(self._sources(), until_t=self._until()))
         if not self.place.held and self.state.stage is Stage.IDLE:
@@ -579,7 +592,7 @@ class NodeSupervisor:
             return self.link.unsent == 0 and self.link.leader != ""
         if self.leave_t is None:
             return False
-        return (self.link.unsent == 0 and not self.logs_busy) or self.clock.now() >= self.leave_t
+        return (self.link.unsent == 0 and not self.logs) or self.clock.now() >= self.leave_t
 
 
 def _readable(pidfd: int) -> bool:
