@@ -13,8 +13,8 @@ import pytest
 from ftsup import events as ev
 from ftsup.events import Epoch, How
 from ftsup.ports import JobState
+from tests.e2e.disks import disk_of_its_own, full, read_only
 from tests.e2e.harness import Run, Site, living, mock_site, stopped
-from tests.e2e.test_disk import disk_of_its_own, full, read_only
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 

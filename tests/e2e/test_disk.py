@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,28 +10,9 @@ import pytest
 from ftsup import eventlog
 from ftsup import events as ev
 from ftsup.events import How
+from tests.e2e.disks import disk_of_its_own, full, read_only
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
-
-
-def mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True, capture_output=True, timeout=20)
-
-
-def unmount(path: Path) -> None:
-    subprocess.run(["umount", "--lazy", str(path)], check=True, capture_output=True, timeout=20)
-
-
-@contextlib.contextmanager
-def disk_of_its_own(folder: Path) -> Iterator[Path]:
-    """A small one, for a folder that is made."""
-    folder.mkdir(parents=True)
-    try:
-        mount("-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder))
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("only root can mount the file systems that this test breaks")
-    yield folder
-    unmount(folder)
 
 
 @pytest.fixture
@@ -41,28 +20,6 @@ def small_disk(site) -> Iterator[Path]:
     """The disk of the run directories."""
     with disk_of_its_own(site.folder / "a" / "ftsup-runs") as folder:
         yield folder
-
-
-@contextlib.contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    mount("--bind", str(folder), str(folder))
-    mount("-o", "remount,bind,ro", str(folder))
-    try:
-        yield
-    finally:
-        unmount(folder)
-
-
-@contextlib.contextmanager
-def full(folder: Path) -> Iterator[None]:
-    filler = folder / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass
-    try:
-        yield
-    finally:
-        filler.unlink()
 
 
 def test_run_directory_is_read_only_and_full_for_a_while(site, small_disk) -> None:
