@@ -1,7 +1,7 @@
 """One run owns a directory of checkpoints: `.ftsup/owner/owner.json` says which.
 
-The folder is put in its place by one rename, which works only where none is: of two runs that try at once one succeeds. Whether an owner
-is dead is the caller's to find out (from Slurm, from its run directory); the decision is a pure function.
+The folder is put in its place by one rename, which works only where none is: of two runs that try at once one succeeds. Slurm says
+whether an owner is dead (`alive`); the decision is a pure function.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import errno
 import secrets
 from collections.abc import Callable
 from enum import Enum
+from pathlib import Path
 
 import msgspec
 
 from ftsup.checkpoint.disk import make_folders, publish, read_small, remove_tree
 from ftsup.checkpoint.home import Home
-from ftsup.errors import Busy
-from ftsup.ports import Disk
+from ftsup.errors import Busy, SlurmError
+from ftsup.ports import Disk, Slurm
+from ftsup.rundir import RunDir
 
 _FILE = "owner.json"
 
@@ -59,6 +61,21 @@ def read_owner(disk: Disk, home: Home) -> Owner | None:
         return msgspec.json.decode(data, type=Owner)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Busy(f"{home.owner / _FILE} cannot be read: {error}", hint="--force takes the directory if no other run uses it") from error
+
+
+def alive(owner: Owner, slurm: Slurm) -> Life:
+    """Whether any job of the owning run is in Slurm's hands: a requeued one comes back. Blocks as long as Slurm does."""
+    jobs = {owner.job}
+    with contextlib.suppress(OSError):
+        jobs |= set(RunDir(Path(owner.folder)).jobs.read_text(encoding="utf-8", errors="replace").split()) if owner.folder else set()
+    life = Life.OVER if jobs - {""} else Life.UNKNOWN
+    for job in sorted(jobs - {""}):
+        try:
+            if slurm.show(job).lives:
+                return Life.ALIVE
+        except SlurmError:
+            life = Life.UNKNOWN
+    return life
 
 
 def objection(present: Owner, me: Owner, *, life: Life) -> str:

@@ -15,11 +15,11 @@ import msgspec
 from ftsup.checkpoint.entries import Entry, entries
 from ftsup.checkpoint.formats import dcp
 from ftsup.checkpoint.home import Home
-from ftsup.checkpoint.owner import Life, Owner, objection, read_owner
+from ftsup.checkpoint.owner import Life, Owner, alive, objection, read_owner
 from ftsup.cli import cluster
 from ftsup.cli.ports import Ports
 from ftsup.config import load
-from ftsup.errors import Busy, CheckpointError, ConfigError, Missing, RunError, SlurmError
+from ftsup.errors import Busy, CheckpointError, ConfigError, Missing, RunError
 from ftsup.ports import Disk, What
 from ftsup.report import runs
 from ftsup.report.words import one_line
@@ -162,20 +162,13 @@ def free(disk: Disk, found: Where, *, ports: Ports, force: bool) -> None:
 
 
 def life_of(owner: Owner, *, ports: Ports) -> Life:
-    """Whether the run that owns the directory is over: none of its jobs is in Slurm's hands; where Slurm is silent, by its own word."""
+    """Whether the run that owns the directory is over: by Slurm's word; where Slurm is silent, by the run's own."""
     run = RunDir(Path(owner.folder))
-    jobs, over = {owner.job} - {""}, False
-    with suppress(RunError, OSError):
-        view = runs.read(run)
-        jobs, over = {*jobs, *view.jobs}, view.story.stage.over
-    slurm = ports.slurm(cluster.of_run(run).environ(ports.environ))
-    try:
-        found = [slurm.show(job) for job in sorted(jobs)]
-    except SlurmError:
-        found = None
-    if found and any(job.lives for job in found):
-        return Life.ALIVE
-    return Life.OVER if found or over else Life.UNKNOWN
+    life = alive(owner, ports.slurm(cluster.of_run(run).environ(ports.environ)))
+    if life is Life.UNKNOWN:
+        with suppress(RunError, OSError):
+            return Life.OVER if runs.read(run).story.stage.over else life
+    return life
 
 
 def resumed_from(owner: Owner | None, found: Where) -> frozenset[str]:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from ftsup.checkpoint.disk import RealDisk
 from ftsup.checkpoint.entries import entries
 from ftsup.checkpoint.home import Home
-from ftsup.checkpoint.owner import Life, Owner, claim, read_owner
-from ftsup.errors import Busy, SlurmError
+from ftsup.checkpoint.owner import Life, Owner, alive, claim, read_owner
+from ftsup.errors import Busy
 from ftsup.slurm.commands import Commands
 from ftsup.supervisor.keepwords import Me
 
@@ -35,7 +34,7 @@ def own(disk: RealDisk, home: Home, me: Me, *, found: Sequence[str]) -> tuple[st
     lives: list[Life] = []
 
     def life(owner: Owner) -> Life:
-        lives.append(alive(owner))
+        lives.append(alive(owner, Commands(environ=dict(os.environ))))
         return lives[-1]
 
     us = Owner(run=me.run, job=me.job, host=me.host, folder=me.folder, wall=me.wall, found=tuple(found))
@@ -46,21 +45,3 @@ def own(disk: RealDisk, home: Home, me: Me, *, found: Sequence[str]) -> tuple[st
             raise
         return f"{error.message}; give this run a checkpoint.dir of its own, or set checkpoint.force (ftsup submit --force)", None
     return "", claimed.owner
-
-
-def alive(owner: Owner) -> Life:
-    """Whether any job of a run is in Slurm's hands: a requeued one comes back."""
-    try:
-        jobs = {owner.job, *(Path(owner.folder) / "jobs").read_text().split()} if owner.folder else {owner.job}
-    except OSError:
-        jobs = {owner.job}
-    slurm, unknown = Commands(environ=dict(os.environ)), False
-    for job in sorted(jobs - {""}):
-        try:
-            said = slurm.show(job)
-        except SlurmError:
-            unknown = True
-            continue
-        if said.lives:
-            return Life.ALIVE
-    return Life.UNKNOWN if unknown else Life.OVER

@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from ftsup.checkpoint.home import Home
-from ftsup.checkpoint.owner import Life, Owner
+from ftsup.checkpoint.owner import Life, Owner, alive
 from ftsup.events import Epoch
+from ftsup.slurm.commands import Commands
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.keepwords import Chosen, Me, Pass, PickAsk, SealAsk
-from ftsup.supervisor.owning import alive
 from tests.supervisor.test_clerk import Desk
 
 ME = Me(run="a/1", job="7", host="n1")
@@ -193,13 +193,13 @@ def test_a_run_that_is_over_leaves_its_directory(room, scontrol):
 )
 def test_slurm_says_whether_an_owner_lives(scontrol, out, err, code, life):
     scontrol(out, err=err, code=code)
-    assert alive(Owner(run="a/1", job="7")) is life
+    assert alive(Owner(run="a/1", job="7"), Commands(environ=dict(os.environ))) is life
 
 
 def test_a_successor_in_the_queue_is_a_life_too(scontrol, tmp_path):
     scontrol(RUNNING)
     (tmp_path / "jobs").write_text("7\n8\n")
-    assert alive(Owner(run="a/1", job="7", folder=str(tmp_path))) is Life.ALIVE
+    assert alive(Owner(run="a/1", job="7", folder=str(tmp_path)), Commands(environ=dict(os.environ))) is Life.ALIVE
 
 
 def test_older_ones_go_once_newer_ones_are_verified_and_inputs_stay(room):
