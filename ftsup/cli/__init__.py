@@ -5,7 +5,6 @@ A command's module is imported when it runs, so that `ftsup --help` stays light:
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import traceback
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from ftsup.cli.group import Group
 from ftsup.errors import Exit, FtsupError
 
 COMMANDS = {
@@ -34,7 +34,7 @@ COMMANDS = {
 """Name -> (module, attribute, short help)."""
 
 
-class _Lazy(click.Group):
+class _Lazy(Group):
     """The commands of the table, each imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -51,12 +51,6 @@ class _Lazy(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
-        return super().resolve_command(ctx, args)
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature

@@ -21,6 +21,7 @@ from ftsup.cli import checkpointwords as words
 from ftsup.cli.checkpointdir import Given, Where, chosen, free, may_change, resumed_from, where
 from ftsup.cli.checkpointoptions import dir_argument, dry_run_option, json_option, plain_errors
 from ftsup.cli.checkpointwork import examined, label, newest_verified, only_look, remembering, sealed
+from ftsup.cli.group import Group, examples
 from ftsup.cli.meter import Meter, size_text
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import CheckpointError, Exit
@@ -28,7 +29,14 @@ from ftsup.ports import Disk
 from ftsup.report.words import one_line
 
 
-@click.group(context_settings={"max_content_width": 110})
+@click.group(
+    cls=Group,
+    epilog=examples(
+        "ftsup checkpoints list ckpt",
+        "ftsup checkpoints verify --config config.yaml",
+        'python train.py --resume "$(ftsup checkpoints pick ckpt)"',
+    ),
+)
 def checkpoints() -> None:
     """Look at and mend a directory of checkpoints, with or without a run.
 
@@ -37,7 +45,7 @@ def checkpoints() -> None:
     """
 
 
-@checkpoints.command("list", epilog="Example: ftsup checkpoints list runs/ckpt --pattern 'step-*.pt'")
+@checkpoints.command("list", epilog=examples("ftsup checkpoints list ckpt", "ftsup checkpoints list ckpt --pattern 'step-*.pt'"))
 @dir_argument(names=False)
 @json_option
 @with_ports
@@ -57,7 +65,7 @@ def list_(ports: Ports, *, given: Given, as_json: bool) -> None:
         click.echo(line, err=True)
 
 
-@checkpoints.command(epilog="Example: ftsup checkpoints verify runs/ckpt step-500.pt")
+@checkpoints.command(epilog=examples("ftsup checkpoints verify ckpt", "ftsup checkpoints verify ckpt step-500.pt --json"))
 @dir_argument(names=True)
 @json_option
 @with_ports
@@ -86,7 +94,7 @@ def verify(ports: Ports, *, given: Given, as_json: bool) -> None:
         click.get_current_context().exit(Exit.NO)
 
 
-@checkpoints.command(epilog="Example: ftsup checkpoints seal runs/ckpt")
+@checkpoints.command(epilog=examples("ftsup checkpoints seal ckpt", "ftsup checkpoints seal ckpt final --force  # you vouch for it"))
 @dir_argument(names=True)
 @json_option
 @dry_run_option
@@ -124,7 +132,7 @@ def seal(ports: Ports, *, given: Given, as_json: bool, dry_run: bool, force: boo
         click.get_current_context().exit(Exit.NO)
 
 
-@checkpoints.command(epilog='Example: python train.py --resume "$(ftsup checkpoints pick runs/ckpt)"')
+@checkpoints.command(epilog=examples('python train.py --resume "$(ftsup checkpoints pick ckpt)"', "ftsup checkpoints pick ckpt --dry-run"))
 @dir_argument(names=False)
 @json_option
 @dry_run_option
@@ -155,7 +163,7 @@ def pick(ports: Ports, *, given: Given, as_json: bool, dry_run: bool) -> None:
         click.get_current_context().exit(Exit.NO)
 
 
-@checkpoints.command(epilog="Example: ftsup checkpoints pin runs/ckpt step-10000.pt")
+@checkpoints.command(epilog=examples("ftsup checkpoints pin ckpt step-10000.pt"))
 @dir_argument(names=True)
 @with_ports
 @plain_errors
@@ -167,7 +175,7 @@ def pin(ports: Ports, *, given: Given) -> None:
         click.echo(f"{one_line(entry.name, width=200)}: pinned")
 
 
-@checkpoints.command(epilog="Example: ftsup checkpoints unpin runs/ckpt step-10000.pt")
+@checkpoints.command(epilog=examples("ftsup checkpoints unpin ckpt step-10000.pt"))
 @dir_argument(names=True)
 @with_ports
 @plain_errors
@@ -183,7 +191,7 @@ def unpin(ports: Ports, *, given: Given) -> None:
         click.echo(f"{one_line(name, width=200)}: {'unpinned' if name in held else 'was not pinned'}")
 
 
-@checkpoints.command(epilog="Example: ftsup checkpoints prune runs/ckpt --keep 5 --dry-run")
+@checkpoints.command(epilog=examples("ftsup checkpoints prune ckpt --keep 5 --dry-run", "ftsup checkpoints prune ckpt --yes"))
 @dir_argument(names=False)
 @click.option(
     "--keep", "number", type=click.IntRange(min=1), help="So many verified ones stay. Default: 3, or checkpoint.keep of --config."

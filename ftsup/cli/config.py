@@ -6,17 +6,18 @@ from pathlib import Path
 
 import click
 
+from ftsup.cli.group import Group, examples
 from ftsup.cli.options import file_argument, set_option
 from ftsup.config import load
 from ftsup.config.doc import effective, full_yaml, schema_json
 
 
-@click.group()
+@click.group(cls=Group, epilog=examples("ftsup config check config.yaml", "ftsup config full > full.yaml  # every key with its reason"))
 def config() -> None:
     """Check and explain configurations."""
 
 
-@config.command()
+@config.command(epilog=examples("ftsup config check config.yaml", "ftsup config check config.yaml --set slurm.nodes=8"))
 @file_argument
 @set_option
 def check(file: Path, sets: tuple[str, ...]) -> None:
@@ -25,7 +26,7 @@ def check(file: Path, sets: tuple[str, ...]) -> None:
     click.echo(f"{file}: no mistakes found", err=True)
 
 
-@config.command()
+@config.command(epilog=examples("ftsup config show config.yaml"))
 @file_argument
 @set_option
 def show(file: Path, sets: tuple[str, ...]) -> None:
@@ -36,13 +37,13 @@ def show(file: Path, sets: tuple[str, ...]) -> None:
         click.echo(f"{f'{key}: {value}':<{width}}  # {source}")
 
 
-@config.command()
+@config.command(epilog=examples("ftsup config schema > ftsup.schema.json"))
 def schema() -> None:
     """Print a JSON Schema for editors."""
     click.echo(schema_json(), nl=False)
 
 
-@config.command()
+@config.command(epilog=examples("ftsup config full > full.yaml"))
 def full() -> None:
     """Print a file with every key at its default and the reason for it."""
     click.echo(full_yaml(), nl=False)

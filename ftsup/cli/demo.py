@@ -26,6 +26,7 @@ from ftsup import eventlog, proc
 from ftsup.cli.demo_faults import Kind, Seat, Strike, Struck, choose, kill, missing, moment, ranks_now, slowest
 from ftsup.cli.demo_training import FILE, UNDISTURBED, read, sweep
 from ftsup.cli.demo_view import Scene, View, table
+from ftsup.cli.group import examples
 from ftsup.errors import ConfigError, FtsupError, RunError, SlurmError
 from ftsup.mockslurm import control as mockslurm
 from ftsup.monitors import procs
@@ -48,7 +49,7 @@ BEGIN_WAIT_S = 2
 """A real Slurm lets a requeued job wait for two minutes."""
 
 
-@click.command()
+@click.command(epilog=examples("ftsup demo", "ftsup demo --seed 7 --dir /tmp/demo  # the folder stays"))
 @click.option(
     "--seed", type=click.IntRange(min=0), envvar="DEMO_SEED", help="Where the faults strike; also DEMO_SEED. Default: anew each time."
 )

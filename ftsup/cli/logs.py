@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ftsup import eventlog
+from ftsup.cli.group import examples
 from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import RunError
@@ -21,7 +22,7 @@ FOLLOW_S = 0.5
 _EPOCH = re.compile(r"(\d+)\.(\d+)")
 
 
-@click.command()
+@click.command(epilog=examples("ftsup logs -f", "ftsup logs train --epoch 2.1 --node gpu007"))
 @run_argument
 @runs_dir_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")

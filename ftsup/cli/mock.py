@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ftsup.cli.cluster import MOCK_STATE, mock_state
+from ftsup.cli.group import Group, examples
 from ftsup.errors import ConfigError, Exit
 from ftsup.mockslurm import control as mockslurm
 
@@ -23,12 +24,15 @@ def _where(state: Path | None) -> Path:
     return state or mock_state(os.environ)
 
 
-@click.group()
+@click.group(cls=Group, epilog=examples('eval "$(ftsup mock env)"', "ftsup mock status", "ftsup mock fault node-down mock2"))
 def mock() -> None:
-    """A Slurm for one machine: sbatch, srun, squeue, scontrol, scancel, sinfo over virtual nodes."""
+    """A Slurm for one machine.
+
+    sbatch, srun, squeue, scontrol, scancel and sinfo over virtual nodes.
+    """
 
 
-@mock.command()
+@mock.command(epilog=examples('eval "$(ftsup mock env)"', 'eval "$(ftsup mock env --nodes 8 --set begin_wait_s=2)"'))
 @state_option
 @click.option("--nodes", type=click.IntRange(1, 1000), default=4, show_default=True, help="How many virtual nodes, mock1, mock2, ...")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, such as begin_wait_s=2. May be repeated.")
@@ -45,28 +49,31 @@ def env(state: Path | None, nodes: int, sets: tuple[str, ...]) -> None:
     click.echo(mockslurm.shell_text(variables))
 
 
-@mock.command()
+@mock.command(epilog=examples("ftsup mock status"))
 @state_option
 def status(state: Path | None) -> None:
     """Show nodes, faults, settings and jobs."""
     click.echo(mockslurm.status(_where(state)))
 
 
-@mock.command()
+@mock.command(epilog=examples("ftsup mock stop"))
 @state_option
 def stop(state: Path | None) -> None:
-    """End every job with everything it started. Exits with 1 if something could not be ended."""
+    """End every job with everything it started.
+
+    Exits with 1 if something could not be ended.
+    """
     if not mockslurm.stop(_where(state)):
         click.echo("some processes of the mock's jobs could not be ended", err=True)
         raise SystemExit(Exit.NO)
 
 
-@mock.group()
+@mock.group(cls=Group, epilog=examples("ftsup mock fault away 30", "ftsup mock fault node-down mock2"))
 def fault() -> None:
     """Order a fault."""
 
 
-@fault.command()
+@fault.command(epilog=examples("ftsup mock fault away 30"))
 @state_option
 @click.argument("seconds", type=click.FloatRange(min=0))
 def away(state: Path | None, seconds: float) -> None:
@@ -74,7 +81,7 @@ def away(state: Path | None, seconds: float) -> None:
     mockslurm.away(_where(state), seconds=seconds)
 
 
-@fault.command("refuse-requeue")
+@fault.command("refuse-requeue", epilog=examples("ftsup mock fault refuse-requeue 2"))
 @state_option
 @click.argument("count", type=click.IntRange(min=0))
 def refuse_requeue(state: Path | None, count: int) -> None:
@@ -82,7 +89,7 @@ def refuse_requeue(state: Path | None, count: int) -> None:
     mockslurm.refuse_requeues(_where(state), count=count)
 
 
-@fault.command("node-down")
+@fault.command("node-down", epilog=examples("ftsup mock fault node-down mock2"))
 @state_option
 @click.argument("node")
 def node_down(state: Path | None, node: str) -> None:
@@ -90,7 +97,7 @@ def node_down(state: Path | None, node: str) -> None:
     mockslurm.node_down(_where(state), node)
 
 
-@fault.command("node-up")
+@fault.command("node-up", epilog=examples("ftsup mock fault node-up mock2"))
 @state_option
 @click.argument("node")
 def node_up(state: Path | None, node: str) -> None:
@@ -98,7 +105,7 @@ def node_up(state: Path | None, node: str) -> None:
     mockslurm.node_up(_where(state), node)
 
 
-@fault.command("set")
+@fault.command("set", epilog=examples("ftsup mock fault set begin_wait_s 2"))
 @state_option
 @click.argument("name")
 @click.argument("value")

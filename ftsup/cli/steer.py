@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from ftsup.cli import cluster
+from ftsup.cli.group import examples
 from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import RunError, Unavailable
@@ -23,12 +24,12 @@ from ftsup.report.runs import View
 from ftsup.rundir import RunDir
 
 
-@click.command()
+@click.command(epilog=examples("ftsup stop", "ftsup stop train"))
 @run_argument
 @runs_dir_option
 @with_ports
 def stop(ports: Ports, run: str | None, runs_dir: Path) -> None:
-    """Let RUN save, where its script can, and end it with success: it is not requeued."""
+    """Save where the script can, then end RUN with success: it is not requeued."""
     found = runs.find(run, runs_dir=ports.cwd / runs_dir)
     view = runs.read(found)
     if _over(view):
@@ -55,7 +56,7 @@ def stop(ports: Ports, run: str | None, runs_dir: Path) -> None:
     click.echo(f"ftsup status {view.id} shows how far it is; ftsup cancel {view.id} does not wait for a save")
 
 
-@click.command()
+@click.command(epilog=examples("ftsup cancel", "ftsup cancel 4711  # by the id of its job"))
 @run_argument
 @runs_dir_option
 @with_ports

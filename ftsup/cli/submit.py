@@ -9,6 +9,7 @@ import click
 
 from ftsup.cli import cluster
 from ftsup.cli.cluster import Cluster, Kind
+from ftsup.cli.group import Choice, examples
 from ftsup.cli.newrun import check_script, new_run, placed, run_dir, script_of, submit_run
 from ftsup.cli.options import file_argument, set_option
 from ftsup.cli.ports import Ports, with_ports
@@ -28,19 +29,27 @@ class _DryRun(click.Command):
 cluster_option = click.option(
     "--cluster",
     "kind",
-    type=click.Choice([kind.value for kind in Kind]),
+    type=Choice([kind.value for kind in Kind]),
     default=Kind.AUTO.value,
     help="slurm; mock: this machine plays the cluster; auto: slurm where sbatch is on PATH, else mock.",
 )
 
 
-@click.command(cls=_DryRun)
+@click.command(
+    cls=_DryRun,
+    epilog=examples(
+        "ftsup submit config.yaml",
+        "ftsup submit config.yaml --dry-run  # only show the script",
+        "ftsup submit config.yaml --dry-run=mock  # two steps on this machine",
+        "ftsup submit config.yaml --set slurm.nodes=8 --set slurm.time=2h",
+    ),
+)
 @file_argument
 @set_option
 @cluster_option
 @click.option(
     "--dry-run",
-    type=click.Choice(["script", "mock"]),
+    type=Choice(["script", "mock"]),
     metavar="[=mock]",
     help="Show the script and what there is to say about it; submit nothing. =mock: also run two steps of it on this machine.",
 )
@@ -69,7 +78,7 @@ def submit(ports: Ports, file: Path, sets: tuple[str, ...], kind: str, dry_run: 
         click.echo(f"  ftsup {command} {name}  # {what}", err=True)
 
 
-@click.command()
+@click.command(epilog=examples("ftsup render config.yaml > job.sbatch"))
 @file_argument
 @set_option
 @with_ports

@@ -6,7 +6,6 @@ walk (`read`) adds where it was.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -15,6 +14,7 @@ import yaml
 from msgspec import inspect
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from ftsup.nearest import did_you_mean
 from ftsup.units import DURATION, SIZE, seconds, size_bytes
 
 Number = TypeVar("Number", int, float)
@@ -181,5 +181,5 @@ def wants(type_: inspect.Type, extra: dict[str, Any]) -> str:
 
 def close(word: str, words: Sequence[str]) -> str:
     """The nearest word, as the end of a message; empty when none is near."""
-    found = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    meant = did_you_mean(word, words)
+    return f"; {meant}" if meant else ""

@@ -14,8 +14,10 @@ from ftsup.errors import ConfigError
 from ftsup.mockslurm import processes, recovery, rules, show
 from ftsup.mockslurm.client import changing
 from ftsup.mockslurm.main import write_programs
-from ftsup.mockslurm.model import Faults, NodeRec, Settings
+from ftsup.mockslurm.model import Faults, NodeRec, Settings, World
 from ftsup.mockslurm.store import Store
+from ftsup.nearest import did_you_mean
+from ftsup.slurm.hostlist import compress
 
 STOP_S = 15.0
 
@@ -83,8 +85,7 @@ def node_down(state_dir: Path, name: str, *, reason: str = "Not responding") -> 
     """Lose a node with everything that runs on it."""
     store = _there(state_dir)
     with changing(store) as (world, now):
-        if name not in world.nodes:
-            raise ConfigError(f"mock Slurm: no node {name}", hint=f"its nodes: {', '.join(world.nodes)}")
+        _check_node(world, name)
         rules.node_down(world, world.nodes[name], reason=reason, now=now)
 
 
@@ -92,9 +93,14 @@ def node_up(state_dir: Path, name: str) -> None:
     """The node is back."""
     store = _there(state_dir)
     with changing(store) as (world, _):
-        if name not in world.nodes:
-            raise ConfigError(f"mock Slurm: no node {name}", hint=f"its nodes: {', '.join(world.nodes)}")
+        _check_node(world, name)
         world.nodes[name] = NodeRec(name=name)
+
+
+def _check_node(world: World, name: str) -> None:
+    if name not in world.nodes:
+        hint = did_you_mean(name, world.nodes, most=3) or f"its nodes: {compress(tuple(world.nodes))}"
+        raise ConfigError(f"mock Slurm: no node {name}", hint=hint)
 
 
 def status(state_dir: Path) -> str:

@@ -104,7 +104,7 @@ env: {}
         ("slurm: {time: 60}", "allowed is a duration with its unit"),
         ("slurm: {time: 0s}", "more than 0s"),
         ("slurm: {time: 1h, signal: SIGUSR1@3600}", "slurm.signal: SIGUSR1@3600: the warning would come before the job begins"),
-        ("slurm: {signal: SIGUSR3@60}", "SIGUSR3@60: no such signal; did you mean SIGUSR2?"),
+        ("slurm: {signal: SIGUSR3@60}", "SIGUSR3@60: no such signal; did you mean SIGUSR1?"),
         ("slurm: {signal: SIGKILL@60}", "SIGKILL means something else to torchrun or to the kernel; allowed are SIGUSR1, SIGUSR2"),
         ("slurm: {signal: SIGUSR1}", "allowed is a signal and its lead in seconds, such as SIGUSR1@120"),
         ("slurm: {signal: 'B:USR1@60'}", "the supervisors on the nodes must hear it: write it without B:"),
