@@ -92,6 +92,21 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     state: NodeState
     raw: str = ""
     reason: str = ""
+    gpus: int = 0
+    cpus: int = 0
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """What Slurm says about one partition."""
+
+    name: str
+    default: bool = False
+    up: bool = True
+    nodes: tuple[str, ...] = ()
+    limit_s: float | None = None
+    """The longest that a job may run; None: no limit."""
+    accounts: tuple[str, ...] = ()
+    """Only these may use it; none named: all."""
 
 
 class Slurm(Protocol):
@@ -117,6 +132,9 @@ class Slurm(Protocol):
 
     def nodes(self, names: Sequence[str] = ()) -> list[Node]:
         """The named nodes, or all."""
+
+    def partitions(self) -> list[Partition]:
+        """All that this user may see."""
 
     def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
         """Add nodes to the job's exclusion list: read, merge, write, read back. Refused while the job runs."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ftsup.errors import Refused, SlurmError, Unavailable, Unreadable
-from ftsup.ports import Job, Node
+from ftsup.ports import Job, Node, Partition
 
 RESULTS: dict[str, Any] = {
     "submit": str,
@@ -20,6 +20,7 @@ RESULTS: dict[str, Any] = {
     "requeue": None,
     "cancel": None,
     "nodes": list[Node],
+    "partitions": list[Partition],
     "avoid": None,
     "config": dict[str, str],
     "release": None,

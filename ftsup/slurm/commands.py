@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from ftsup import proc
 from ftsup.errors import Refused, SlurmError, Unavailable, Unreadable
-from ftsup.ports import Job, JobState, Node
+from ftsup.ports import Job, JobState, Node, Partition
 from ftsup.slurm import hostlist, jobs
 
 T = TypeVar("T")
@@ -112,6 +112,10 @@ class Commands:
     def nodes(self, names: Sequence[str] = ()) -> list[Node]:
         """Refused when one of the names is no node."""
         return jobs.parse_nodes(self._scontrol("show", "node", *([_hosts(names)] if names else [])).out)
+
+    def partitions(self) -> list[Partition]:
+        """As `scontrol show partition` lists them."""
+        return jobs.parse_partitions(self._scontrol("show", "partition").out)
 
     def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
         """Slurm replaces the list, so it is read first and read again afterwards."""

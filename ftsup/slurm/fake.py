@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftsup.errors import Refused, Unavailable
-from ftsup.ports import Job, JobState, Node, NodeState
+from ftsup.ports import Job, JobState, Node, NodeState, Partition
 from ftsup.slurm.commands import SOON_S, scrubbed
 from ftsup.slurm.hostlist import compress, expand
 from ftsup.slurm.jobs import duration_s
@@ -83,6 +83,10 @@ class FakeSlurm:
     jobs: dict[str, Record] = field(default_factory=dict)
     node_states: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Slurm's word and the reason for each node that is not IDLE."""
+    partition_list: Sequence[Partition] = ()
+    """Empty: there is one, main, with all nodes."""
+    gpus: int = 0
+    """Of each node."""
     _ids: Iterable[int] = field(default_factory=lambda: itertools.count(1))
 
     # What a test does.
@@ -204,6 +208,11 @@ class FakeSlurm:
                 raise Refused(f"scontrol show node: Node {name} not found")
         return [self._node(name) for name in names or self.names]
 
+    def partitions(self) -> list[Partition]:
+        """`partition_list`."""
+        self._answers()
+        return list(self.partition_list) or [Partition(name="main", default=True, nodes=tuple(self.names))]
+
     def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
         """Merged with what the job avoids already."""
         record = self._pending(job_id)
@@ -254,7 +263,7 @@ class FakeSlurm:
     def _node(self, name: str) -> Node:
         raw, reason = self.node_states.get(name, ("IDLE", ""))
         state = NodeState.DOWN if "DOWN" in raw else NodeState.DRAINED if "DRAIN" in raw else NodeState.UP
-        return Node(name=name, state=state, raw=raw, reason=reason)
+        return Node(name=name, state=state, raw=raw, reason=reason, gpus=self.gpus, cpus=8)
 
     def _end(self, record: Record, state: JobState, *, takes_s: float) -> None:
         record.state = state

@@ -14,7 +14,7 @@ from datetime import datetime
 import msgspec
 
 from ftsup.errors import Unreadable
-from ftsup.ports import Job, JobState, Node, NodeState
+from ftsup.ports import Job, JobState, Node, NodeState, Partition
 from ftsup.slurm.hostlist import NOTHING, expand
 
 JOB_STATES = {
@@ -60,6 +60,7 @@ _SETTING = re.compile(r"([A-Za-z]\w*)\s*= ?(.*)")
 _AS_OF = "Configuration data as of"
 _DURATION = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
 _NO_DURATION = {"UNLIMITED", "INFINITE", "INVALID", "N/A", "NONE", "UNKNOWN", "NOT_SET", "PARTITION_LIMIT", ""}
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^,:()]+)?:(\d{1,4})(?=[(,]|$)", re.ASCII)
 _SECONDS = re.compile(r"(\d+)(?:\s*sec)?", re.ASCII)
 _SIGNAL = re.compile(r"(?:([BR]{1,2}):)?(\w+)(?:@(\d{1,5}))?", re.IGNORECASE | re.ASCII)
 _JOB_ID = re.compile(r"\d{1,10}(?:_\d{1,10})?", re.ASCII)
@@ -110,6 +111,11 @@ def parse_job(text: str, *, wanted: str, now: str = "") -> Job:
 def parse_nodes(text: str) -> list[Node]:
     """Every node in what `scontrol show node` printed."""
     return [_node(fields) for fields in _records(text, first="NodeName")]
+
+
+def parse_partitions(text: str) -> list[Partition]:
+    """Every partition in what `scontrol show partition` printed."""
+    return [_partition(fields) for fields in _records(text, first="PartitionName")]
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -238,7 +244,35 @@ def _node(fields: dict[str, str]) -> Node:
         raise Unreadable(f"scontrol show node printed a node without its state: {shortened(str(fields))}")
     raw = fields["State"].split()[0] if fields["State"] else ""
     reason = fields.get("Reason", "")
-    return Node(name=fields["NodeName"], state=node_state(raw), raw=raw, reason="" if reason in NOTHING else reason)
+    cpus = fields.get("CPUTot", "")
+    return Node(
+        name=fields["NodeName"],
+        state=node_state(raw),
+        raw=raw,
+        reason="" if reason in NOTHING else reason,
+        gpus=gpus_in(fields.get("Gres", "")),
+        cpus=int(cpus) if cpus.isdigit() else 0,
+    )
+
+
+def gpus_in(gres: str) -> int:
+    """How many GPUs a node's `Gres` names: `gpu:4`, `gpu:a100:4(S:0-1),shard:16`."""
+    return sum(int(found[1]) for found in _GPUS.finditer(gres))
+
+
+def _partition(fields: dict[str, str]) -> Partition:
+    accounts = fields.get("AllowAccounts", "ALL")
+    try:
+        return Partition(
+            name=fields["PartitionName"],
+            default=fields.get("Default") == "YES",
+            up=fields["State"] == "UP",
+            nodes=expand(fields.get("Nodes", "")),
+            limit_s=duration_s(fields.get("MaxTime", "UNLIMITED")),
+            accounts=() if accounts in {"ALL", *NOTHING} else tuple(accounts.split(",")),
+        )
+    except (KeyError, ValueError) as error:
+        raise Unreadable(f"scontrol show partition printed one that we cannot read ({error}): {shortened(str(fields))}") from error
 
 
 def node_state(raw: str) -> NodeState:

@@ -256,6 +256,14 @@ def test_nodes_are_listed_by_name_and_all(rig):
         rig.slurm.nodes(["elsewhere"])
 
 
+def test_partitions_are_listed_with_their_nodes(rig):
+    (partition,) = rig.slurm.partitions()
+    assert (partition.name, partition.default, partition.up, partition.accounts) == ("main", True, True, ())
+    assert partition.nodes == ("n1", "n2", "n3", "n4")
+    assert partition.limit_s is None
+    assert {(node.gpus, node.cpus > 0) for node in rig.slurm.nodes()} == {(0, True)}
+
+
 def test_the_settings_that_ftsup_needs_are_there(rig):
     settings = rig.slurm.config()
     assert jobs.config_s(settings["KillWait"]) is not None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftsup.errors import Unreadable
-from ftsup.ports import JobState, NodeState
+from ftsup.ports import JobState, NodeState, Partition
 from ftsup.slurm import jobs
 from ftsup.slurm.jobs import WarningSignal
 
@@ -271,3 +271,30 @@ def test_the_warning_signal(option, meaning):
 def test_what_is_no_signal(option):
     with pytest.raises(ValueError, match="allowed is"):
         jobs.warning_signal(option)
+
+
+def test_partitions_as_a_real_slurm_prints_them():
+    (main,) = jobs.parse_partitions(said("partitions.txt"))
+    assert main == Partition(name="main", default=True, up=True, nodes=("n1", "n2", "n3", "n4"), limit_s=None)
+    text = said("partitions.txt").replace("MaxTime=UNLIMITED", "MaxTime=2-00:00:00").replace("AllowAccounts=ALL", "AllowAccounts=a,b")
+    (changed,) = jobs.parse_partitions(BANNER + text.replace("State=UP", "State=DRAIN").replace("Default=YES", "Default=NO"))
+    assert (changed.default, changed.up, changed.limit_s, changed.accounts) == (False, False, 172800.0, ("a", "b"))
+    with pytest.raises(Unreadable, match="State"):
+        jobs.parse_partitions("PartitionName=x\n   Nodes=n1\n")
+
+
+@pytest.mark.parametrize(
+    "gres, gpus",
+    [
+        ("(null)", 0),
+        ("", 0),
+        ("gpu:4", 4),
+        ("gpu:a100:8(S:0-1)", 8),
+        ("gpu:a100:4(S:0),gpu:v100:2(S:1)", 6),
+        ("shard:32,gpu:h100_80gb:4,nvme:1", 4),
+        ("mygpu:4", 0),
+        ("gpu:many", 0),
+    ],
+)
+def test_gpus_in_a_nodes_gres(gres, gpus):
+    assert jobs.gpus_in(gres) == gpus
