@@ -329,6 +329,8 @@ class Progressed(Event, frozen=True, kw_only=True):
     beats: int = 0
     by: WatchedBy | None = None
     """None: it starts up, or an older ftsup wrote this."""
+    saving_s: float | None = None
+    """Of the time since the node told this last: so much some rank was seen saving. None: an older ftsup wrote this."""
 
 
 class Saved(Event, frozen=True, kw_only=True):

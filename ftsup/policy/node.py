@@ -590,9 +590,16 @@ def _progress(state: State, t: float, rules: Rules) -> tuple[State, list[ev.Node
         return state, []
     step_now, beats = watching.steps(state.watch)
     event = ev.Progressed(
-        node=state.node, epoch=state.epoch, phase="" if phase is None else phase.name.lower(), step=step_now, beats=beats, by=by
+        node=state.node,
+        epoch=state.epoch,
+        phase="" if phase is None else phase.name.lower(),
+        step=step_now,
+        beats=beats,
+        by=by,
+        saving_s=round(state.watch.saving_s, 1),
     )
-    return replace(state, told=(*(one for one in state.told if one != now), now), told_t=t), [event]
+    told = (*(one for one in state.told if one != now), now)
+    return replace(state, told=told, told_t=t, watch=replace(state.watch, saving_s=0.0)), [event]
 
 
 def _alone(state: State, happening: Looked, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:

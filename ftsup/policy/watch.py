@@ -70,6 +70,8 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     base_step: int | None = 0
     busy: Phase | None = None
     """What was told of those for whom others may be waiting."""
+    saving_s: float = 0.0
+    """Time in which some rank was seen saving, since that was told."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +142,8 @@ def look(watch: Watch, t: float, sights: Mapping[int, Sight], rules: Rules, *, n
     printed = any(printing_counts(sight.beat) and _printed(watch.marks.get(rank), sight) for rank, sight in sights.items())
     marks = {rank: _mark(watch.marks.get(rank), t, sight, printed=printed) for rank, sight in sights.items()}
     times = _step_times(before, marks)
-    watch = replace(watch, marks=marks, looked_t=t, step_s=(watch.step_s + times)[-SAMPLES:])
+    saving_s = watch.saving_s + _saving_s(before, t)
+    watch = replace(watch, marks=marks, looked_t=t, step_s=(watch.step_s + times)[-SAMPLES:], saving_s=saving_s)
     faults = {rank: fault for rank in marks if (fault := _fault(watch, rank, sights[rank], rules, node))}
     watch = replace(watch, marks={rank: replace(mark, stalled=rank in faults) for rank, mark in marks.items()})
     middle = median(watch.step_s) if len(watch.step_s) >= FEW else 0.0
@@ -217,6 +220,12 @@ def _step_times(before: Watch, marks: Mapping[int, Mark]) -> tuple[float, ...]:
         if (old := before.marks.get(rank)) and mark.beat.beats > old.beat.beats > 0 and mark.beats_t > old.beats_t
     ]
     return (median(moved),) if moved else ()
+
+
+def _saving_s(before: Watch, t: float) -> float:
+    """From the last look to this one, if somebody saved then. Short saves are missed or count as a whole look: right on average."""
+    saves = any(mark.beat.phase is Phase.CHECKPOINT for mark in before.marks.values())
+    return t - before.looked_t if saves and before.looked_t is not None else 0.0
 
 
 def _fault(watch: Watch, rank: int, sight: Sight, rules: Rules, node: str) -> Fault | None:

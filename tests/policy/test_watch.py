@@ -15,6 +15,8 @@ from ftsup.policy.judge import describe
 from ftsup.policy.rules import Hang, Rules
 from ftsup.policy.watch import Process, Sight, Watch
 from ftsup.worker.beatfile import Beat, Flag, Phase
+from tests.world import RULES as WORLD_RULES
+from tests.world import World
 
 RULES = Rules(hang=Hang(output_s=1800.0, step_s=120.0, checkpoint_s=900.0))
 RUNS = Beat(pid=7, started=1)
@@ -202,3 +204,29 @@ def test_a_save_every_few_seconds_is_not_told_every_time() -> None:
 def test_being_watched_by_output_is_told_with_the_first_line() -> None:
     assert told(lambda _: RUNS, seconds=5) == [(0, "start", None)]
     assert told(lambda _: RUNS, seconds=5, output=3) == [(0, "start", WatchedBy.OUTPUT)]
+
+
+@pytest.fixture
+def world_of_savers() -> World:
+    """Every save on request takes two seconds, of which two looks see it."""
+    return World(script="asks", steps=100, rules=replace(WORLD_RULES, every_s=40.0, beats_s=10.0))
+
+
+def test_time_in_which_some_rank_saves_is_added_up() -> None:
+    watch, saves = Watch(), TRAINS._replace(phase=Phase.CHECKPOINT)
+    for second in range(20):
+        beats = {0: saves if 5 <= second < 9 else TRAINS, 1: saves if 7 <= second < 12 else TRAINS}
+        sights = {rank: Sight(beat=beat._replace(activity=second)) for rank, beat in beats.items()}
+        watch, _ = watching.look(watch, float(second), sights, RULES, node="n1")
+    assert watch.saving_s == 7.0
+    watch, _ = watching.look(watch, 20.0, {0: Sight(beat=saves)}, RULES, node="n1")
+    watch, _ = watching.look(watch, 620.0, {0: Sight(beat=saves)}, RULES, node="n1")
+    assert watch.saving_s == 7.0, "while the watcher was away, nobody knows"
+
+
+def test_what_was_saved_is_told_with_the_steps_and_counted_anew(world_of_savers: World) -> None:
+    world_of_savers.run()
+    told = [line.event for line in world_of_savers.log if isinstance(line.event, ev.Progressed)]
+    saving = {event.saving_s for event in told}
+    assert None not in saving
+    assert sum(event.saving_s or 0.0 for event in told if event.node == "n1") == 2 * len(world_of_savers.asked(ev.Ask.COMMIT)) > 0
