@@ -1,20 +1,21 @@
-"""What `ftsup status` shows, as text of 80 columns and as JSON: pure functions of what was read."""
+"""What `ftsup status` knows of a run, as facts: a pure function of what was read. `pagetext` says them in words."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
 from datetime import datetime
 
 import msgspec
 
 from ftsup.events import VerdictKind, WatchedBy
+from ftsup.policy.outlook import Budget
+from ftsup.ports import Job
+from ftsup.report import ahead
+from ftsup.report.pace import rate_per_min
 from ftsup.report.runs import View
 from ftsup.report.story import UNPHASED, Incident, Stage, Story
-from ftsup.report.words import one_line, short_time
+from ftsup.report.words import parsed
 from ftsup.worker.beatfile import Phase
 
-WIDTH = 80
 SILENT_S = 60.0
 """The leader writes its view every few seconds; after so long without one it is said."""
 
@@ -38,12 +39,22 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person asked for."""
+
+    request: str
+    who: str
+    wall: str
+
+
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """`ftsup status --json`."""
+    """`ftsup status --json`. Fields are added, never renamed."""
 
     run: str
     path: str
     stage: Stage
+    next: str
+    """What comes next, or what a person can type."""
     job: str
     restarts: int
     grants: int
@@ -51,6 +62,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     epoch: str
     nodes: tuple[str, ...]
     step: int | None
+    rate_per_min: float | None
+    """Steps a minute, over the last minutes in which it stepped."""
     phase: str
     saved_step: int | None
     saving: str
@@ -58,21 +71,29 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     sealed: str | None
     """The newest checkpoint that is sealed: what a restart begins with."""
     sealed_step: int | None
+    sealed_age_s: float | None
     at_risk: int | None
     """Steps that would be lost now; null: not known."""
+    at_risk_s: float | None
+    """What it would take to make them again."""
     watched_by: WatchedBy | None
     """What shows that it lives; null while it starts up."""
     damaged: tuple[str, ...]
     """Checkpoints that were set aside: which, why, and where they lie."""
     quiet_s: float | None
     """Seconds since the leader last wrote; null: it never did."""
+    left_s: float | None
+    """What is left of the grant; null: no limit, or not known."""
+    budgets: dict[str, Budget]
+    """By the key of `policy`; empty: the leader has not told."""
     verdict: VerdictKind | None
     reason: str
+    asked: tuple[Wanted, ...]
     incidents: tuple[Row, ...]
     cancelled: bool
     """Somebody asked for it."""
     queue: str
-    """What Slurm says of a job that says nothing yet."""
+    """What Slurm says of a job that says nothing itself."""
     notes: tuple[str, ...]
 
 
@@ -99,19 +120,31 @@ def _row(incident: Incident) -> Row:
     )
 
 
-def page(view: View, *, now: datetime, queue: str = "") -> Page:
-    """The facts of a status page."""
+def silent(view: View, *, now: datetime) -> bool:
+    """Whether nothing of the run speaks of itself, although it is not over: then Slurm may know more."""
+    stage = view.story.stage
+    quiet_s = since_s(_last_wall(view), now)
+    return not stage.over and (stage in {Stage.WAITING, Stage.REQUEUED} or quiet_s is None or quiet_s > SILENT_S)
+
+
+def page(view: View, *, now: datetime, job: Job | None = None, trouble: str = "", name: str = "") -> Page:
+    """The facts of a status page. `job`: what Slurm said of a job that says nothing itself, or (`trouble`) why it said nothing.
+
+    `name`: what people type for this run.
+    """
     story = view.story
-    steps = [rank.step for rank in view.now.ranks.values() if rank.step is not None and rank.step >= 0] if view.now else []
-    live = steps and not story.stage.over
-    quiet_s = _since_s(_last_wall(view), now)
-    step_now = min(steps) if live and story.by not in UNPHASED else story.step
+    quiet_s = since_s(_last_wall(view), now)
+    stage = _stage(view, now)
+    step_now, seen_s = _step_now(view), _seen_s(view)
+    rate = rate_per_min(story, since_s=seen_s, step_now=step_now) if stage is Stage.TRAINING else None
     sealed = story.sealed[-1] if story.sealed else None
-    sealed_step = sealed.step if sealed else None
+    at_risk = None if step_now is None or sealed is None or sealed.step is None else max(step_now - sealed.step, 0)
+    left_s = None if story.left_s is None or story.left_at is None else story.left_s - (since_s(story.left_at.wall, now) or 0.0)
     return Page(
         run=view.id,
         path=view.path,
-        stage=_stage(view, quiet_s),
+        stage=stage,
+        next=_next(view, stage, job, now=now, name=name or view.id),
         job=story.job or view.job,
         restarts=story.restarts,
         grants=story.grants,
@@ -119,123 +152,74 @@ def page(view: View, *, now: datetime, queue: str = "") -> Page:
         epoch=str(story.epoch or ""),
         nodes=story.nodes,
         step=step_now,
+        rate_per_min=None if rate is None else round(rate, 2),
         phase=_phase(view, story),
         saved_step=story.saved_step,
         saving=str(story.saving or ""),
         sealed=sealed.name if sealed else None,
-        sealed_step=sealed_step,
-        at_risk=None if step_now is None or sealed_step is None else max(step_now - sealed_step, 0),
+        sealed_step=sealed.step if sealed else None,
+        sealed_age_s=since_s(sealed.at.wall, now) if sealed else None,
+        at_risk=at_risk,
+        at_risk_s=None if at_risk is None or not rate else round(at_risk / rate * 60, 1),
         damaged=tuple(f"checkpoint {one.name} was set aside, {one.why}; it lies in {one.path}" for one in story.aside),
         watched_by=story.by,
         quiet_s=quiet_s,
+        left_s=None if left_s is None or stage.over or stage is Stage.REQUEUED else max(left_s, 0.0),
+        budgets=view.now.ahead.budgets if view.now else {},
         verdict=story.verdict.kind if story.verdict else None,
         reason=story.verdict.reason if story.verdict else "",
+        asked=tuple(Wanted(request=wish.request, who=wish.who, wall=wish.at.wall) for wish in story.wishes),
         incidents=rows(story),
         cancelled=view.cancelled,
-        queue=queue,
+        queue=trouble or (ahead.queue(job) if job else ""),
         notes=view.notes,
     )
 
 
+def _next(view: View, stage: Stage, job: Job | None, *, now: datetime, name: str) -> str:
+    if stage.over:
+        return ahead.over(stage, name=name)
+    if not view.job and stage is Stage.WAITING:
+        return "nothing: it was never submitted"
+    if silent(view, now=now):
+        return ahead.gone(job, name=name, begun=view.story.grants > 0)
+    if view.now is None:
+        return "not known: the leader has written no status.json yet"
+    return ahead.under_way(view.now, saving=view.story.saving, trains=stage is Stage.TRAINING, at=now)
+
+
+def _step_now(view: View) -> int | None:
+    """Of the slowest rank: as the leader saw it a few seconds ago, else as it was told last."""
+    story = view.story
+    steps = [rank.step for rank in view.now.ranks.values() if rank.step is not None and rank.step >= 0] if view.now else []
+    return min(steps) if steps and not story.stage.over and story.by not in UNPHASED else story.step
+
+
+def _seen_s(view: View) -> float | None:
+    """From the last point of the pace to the leader's last look at its ranks."""
+    pace = view.story.pace
+    when = parsed(view.now.wall) if view.now and pace and view.now.epoch == str(pace[-1].epoch) else None
+    return None if when is None else since_s(pace[-1].at.wall, when)
+
+
 def _phase(view: View, story: Story) -> str:
     """Of the slowest rank: as the leader saw it a few seconds ago, else as it was told last."""
-    names = [rank.phase for rank in view.now.ranks.values()] if view.now else []
-    known = [Phase[name.upper()] for name in names if isinstance(name, str) and name.upper() in Phase.__members__]
-    return min(known).name.lower() if known and not story.stage.over and story.by not in UNPHASED else story.phase
+    known = [rank.phase for rank in view.now.ranks.values() if isinstance(rank.phase, str)] if view.now else []
+    phases = [Phase[phase.upper()] for phase in known if phase.upper() in Phase.__members__]
+    return min(phases).name.lower() if phases and not story.stage.over and story.by not in UNPHASED else story.phase
 
 
-def _stage(view: View, quiet_s: float | None) -> Stage:
+def _stage(view: View, now: datetime) -> Stage:
     """The log's word, but a cancelled run with no leader to write its end is over as well."""
-    stage = view.story.stage
-    gone = stage in {Stage.WAITING, Stage.REQUEUED} or quiet_s is None or quiet_s > SILENT_S
-    return Stage.CANCELLED if view.cancelled and not stage.over and gone else stage
+    return Stage.CANCELLED if view.cancelled and silent(view, now=now) else view.story.stage
 
 
 def _last_wall(view: View) -> str:
     walls = [view.now.wall if view.now else "", view.story.last.wall if view.story.last else ""]
-    return max(walls, key=lambda wall: _parsed(wall) or datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
+    return max(walls, key=lambda wall: parsed(wall) or datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
 
 
-def _parsed(wall: str) -> datetime | None:
-    try:
-        when = datetime.fromisoformat(wall)
-    except ValueError:
-        return None
-    return when if when.tzinfo else None
-
-
-def _since_s(wall: str, now: datetime) -> float | None:
-    when = _parsed(wall)
+def since_s(wall: str, now: datetime) -> float | None:
+    """Seconds since a time of the log; None: it cannot be read."""
+    when = parsed(wall)
     return None if when is None else max(0.0, (now - when).total_seconds())
-
-
-def text(facts: Page) -> str:
-    """The page, at most 80 columns wide."""
-    lines: list[str] = []
-    for indent, line in _lines(facts):
-        flat = one_line(line, width=2000)
-        lines += (
-            textwrap.wrap(flat, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False) if flat else [""]
-        )
-    return "\n".join(lines)
-
-
-def _lines(facts: Page) -> Iterator[tuple[str, str]]:
-    yield "", f"{facts.run}: {facts.stage.value}"
-    if facts.cancelled and not facts.stage.over:
-        yield "  ", "cancel was asked for, and is on its way"
-    if facts.reason:
-        yield "  ", facts.reason
-    if facts.queue:
-        yield "  ", facts.queue
-    if facts.grants:
-        yield "  ", f"job {facts.job}, restart {facts.restarts}, attempt {facts.epoch or 'none yet'}, on {', '.join(facts.nodes)}"
-        yield "  ", "; ".join(_counters(facts))
-        yield "  ", f"{_count(facts.attempts, 'attempt')} in {_count(facts.grants, 'grant')}, {_count(len(facts.incidents), 'incident')}"
-    elif facts.job and not facts.queue:
-        yield "  ", f"job {facts.job}"
-    if facts.quiet_s is not None and facts.quiet_s > SILENT_S and facts.stage not in {Stage.REQUEUED, *(s for s in Stage if s.over)}:
-        yield "  ", f"the leader has said nothing for {short_time(facts.quiet_s)}"
-    for damaged in facts.damaged:
-        yield "  ", damaged
-    for note in facts.notes:
-        yield "  ", f"note: {note}"
-    for row in facts.incidents:
-        yield "", ""
-        yield from _incident_lines(row)
-
-
-def _counters(facts: Page) -> Iterator[str]:
-    yield f"step {facts.step}" if facts.step is not None else "step not known"
-    if facts.phase and not facts.stage.over:
-        yield f"phase {facts.phase}"
-    if facts.watched_by and not facts.stage.over:
-        yield f"watched by {facts.watched_by.value}"
-    yield f"saved step {facts.saved_step}" if facts.saved_step is not None else "nothing saved yet"
-    if facts.saving and not facts.stage.over:
-        yield facts.saving
-    if facts.sealed is not None:
-        lost = "" if facts.at_risk is None or facts.stage.over else f", {_steps(facts.at_risk)} would be lost now"
-        yield f"sealed {facts.sealed}{lost}"
-
-
-def _incident_lines(row: Row) -> Iterator[tuple[str, str]]:
-    name = f"incident {row.number}" if row.number else "requeue" if row.verdict is VerdictKind.REQUEUE else "interruption"
-    yield "", f"{name}, {row.wall[:19].replace('T', ' ')}, attempt {row.epoch}"
-    if not row.reason.startswith(row.fault):
-        yield "  ", row.fault
-    if row.verdict:
-        yield "  ", row.reason if row.verdict is VerdictKind.RESTART else f"{row.verdict.value}: {row.reason}"
-    found = "" if row.detected_s is None else f"found after {short_time(row.detected_s)}, " if row.detected_s else "found at once, "
-    if row.back_s is None:
-        yield "  ", f"{found}not back at work"
-    else:
-        yield "  ", f"{found}back at work after {short_time(row.back_s)}, {_steps(row.replayed)} replayed"
-
-
-def _steps(count: int | None) -> str:
-    return "an unknown number of steps" if count is None else _count(count, "step")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

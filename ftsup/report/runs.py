@@ -6,6 +6,7 @@ A run directory is known by its `config.json`. Everything in it may be torn, mis
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import msgspec
 
 from ftsup import eventlog
 from ftsup.errors import RunError
+from ftsup.nearest import did_you_mean
 from ftsup.policy.outlook import Outlook
 from ftsup.report.story import Story, tell
 from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
 
 _STAMP = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+_NEAR = 3
 
 
 class RankNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,14 +63,22 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_run(path: Path) -> bool:
-    """Whether this is a run directory."""
-    return (path / "config.json").is_file()
+    """Whether this is a run directory, and one that we may look into."""
+    try:
+        return (path / "config.json").is_file()
+    except OSError:
+        return False
+
+
+def places(runs_dir: Path) -> list[RunDir]:
+    """What is named like a run below runs_dir, readable or not, the newest first (their names begin with the time)."""
+    found = [path for path in runs_dir.glob("*/*") if _STAMP.fullmatch(path.name)]
+    return [RunDir(path) for path in sorted(found, key=lambda path: (path.name, path.parent.name), reverse=True)]
 
 
 def all_runs(runs_dir: Path) -> list[RunDir]:
-    """Every run below runs_dir, the newest first (their names begin with the time)."""
-    found = [path for path in runs_dir.glob("*/*") if _STAMP.fullmatch(path.name) and is_run(path)]
-    return [RunDir(path) for path in sorted(found, key=lambda path: (path.name, path.parent.name), reverse=True)]
+    """Every run below runs_dir, the newest first."""
+    return [place for place in places(runs_dir) if is_run(place.root)]
 
 
 def find(text: str | None, *, runs_dir: Path) -> RunDir:
@@ -87,7 +98,8 @@ def find(text: str | None, *, runs_dir: Path) -> RunDir:
             return matching[0]
     if Path(text).is_dir():
         raise RunError(f"{text} is not a run directory: it has no config.json")
-    raise RunError(f"no run is called {text} in {runs_dir}, and no run has that job id", hint="`ftsup list` shows them")
+    hint = did_you_mean(text, [run.root.parent.name for run in runs], most=_NEAR) or "`ftsup list` shows them"
+    raise RunError(f"no run is called {text} in {runs_dir}, and no run has that job id", hint=hint)
 
 
 def _has_job(run: RunDir, text: str) -> bool:
@@ -114,18 +126,25 @@ def read(run: RunDir) -> View:
     """Everything that a report needs. Only a directory that is no run raises (RunError)."""
     if not is_run(run.root):
         raise RunError(f"{run.root} is not a run directory: it has no config.json")
+    notes: list[str] = []
+    story = Story()
     try:
-        lines, notes = eventlog.read(run.events)
+        story = tell(eventlog.stream(run.events, notes))
     except OSError as error:
-        lines, notes = [], [f"the event log cannot be read: {error.strerror}"]
+        notes.append(f"the event log cannot be read: {error.strerror}")
+    return view(run, story, notes)
+
+
+def view(run: RunDir, story: Story, notes: Sequence[str]) -> View:
+    """A run whose log was read already, with what else lies in its directory."""
     now, more = _now(run.status)
     return View(
         id=run.id,
         path=str(run.root),
         jobs=jobs(run),
-        story=tell(lines),
+        story=story,
         now=now,
-        cancelled=(run.root / "cancelled").exists(),
+        cancelled=run.cancelled.exists(),
         notes=tuple(one_line(note, width=300) for note in [*notes, *more]),
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+
 
 def short_time(value_s: float | None) -> str:
     """A duration in the two units that matter: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `1 d 3 h`."""
@@ -21,3 +24,35 @@ def one_line(text: str, *, width: int) -> str:
     """Text without control characters (a terminal would obey them), cut to a width."""
     text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def parsed(wall: str) -> datetime | None:
+    """A time as the log has it; None: not readable, or without its zone."""
+    try:
+        when = datetime.fromisoformat(wall)
+    except ValueError:
+        return None
+    return when if when.tzinfo else None
+
+
+def clock(when: datetime, *, now: datetime) -> str:
+    """The time on the reader's wall; with the day where that is another one."""
+    when = when.astimezone(now.tzinfo)
+    return f"{when:%H:%M}" if when.date() == now.date() else f"{when:%Y-%m-%d %H:%M}"
+
+
+def names(found: Sequence[str], *, most: int = 4) -> str:
+    """Names in a row, cut to a few: `n1, n2, n3, n4 and 12 more`."""
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
+
+
+def count(number: int, noun: str) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def ago(past_s: float) -> str:
+    """`3 s ago`, `2 h 5 min ago`: nobody wants tenths of the past."""
+    whole = max(round(past_s), 0)
+    return f"{whole} s ago" if whole < 60 else f"{short_time(whole)} ago"  # noqa: PLR2004 - seconds of a minute

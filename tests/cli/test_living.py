@@ -9,15 +9,13 @@ from datetime import timedelta, timezone
 
 import pytest
 
-from ftsup import events as ev
 from ftsup.cli.cluster import Cluster, of_run
-from ftsup.cli.show import list_runs, status
+from ftsup.cli.show import status
 from ftsup.cli.steer import cancel, stop
 from ftsup.errors import RunError, Unavailable
-from ftsup.events import Fault, How
 from ftsup.ports import JobState
 from ftsup.rundir import RunDir
-from tests.cli.living import World, finish, hang_and_restart
+from tests.cli.living import World, finish
 from tests.report.leader import BEGAN, Leader
 
 
@@ -37,111 +35,6 @@ def leader() -> Leader:
 
 def flat(text: str) -> str:
     return " ".join(text.split())
-
-
-# status -------------------------------------------------------------------------------------------------------------------
-
-
-def test_status_of_a_run_with_an_incident(world, leader):
-    hang_and_restart(leader)
-    world.run(leader=leader)
-    assert world.type(status).stdout.splitlines() == [
-        "demo/20260102-030405-00aa: training",
-        "  job 7, restart 0, attempt 1.2, on n1, n2",
-        "  step 101; phase step; nothing saved yet",
-        "  2 attempts in 1 grant, 1 incident",
-        "",
-        "incident 1, 2026-01-02 03:04:13, attempt 1.1",
-        "  rank 3 on n2 stood still for 5.2 s (limit 5 s) at step 118: restart here",
-        "  found after 5.2 s, back at work after 10 s, 18 steps replayed",
-    ]
-    assert world.calls == 0
-
-
-def test_no_line_is_wider_than_80_columns_and_no_control_character_gets_through(world, leader):
-    fault = Fault(how=How.EXCEPTION, node="n1", rank=1, step=120, error="ValueError: \x1b[31m" + "long words " * 40 + "x" * 120)
-    leader.take(ev.RankEnded(node="n1", epoch=leader.epoch, fault=fault))
-    leader.end_attempt()
-    world.run(leader=leader)
-    shown = world.type(status).stdout
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "\x1b" not in shown
-    assert "not back at work" in shown
-
-
-def test_live_counters_are_newer_than_the_log(world, leader):
-    run = world.run(leader=leader)
-    ranks = {"0": {"step": 118, "phase": "step", "node": "n1"}, "1": {"step": 117, "phase": "step", "node": "n2"}}
-    run.status.write_text(json.dumps({"wall": BEGAN.isoformat(), "stage": "run", "epoch": "1.1", "ranks": ranks}))
-    assert "step 117" in world.type(status).stdout
-    ranks["0"]["step"] = ranks["1"]["step"] = -1
-    run.status.write_text(json.dumps({"wall": BEGAN.isoformat(), "ranks": ranks}))
-    assert "step 100" in world.type(status).stdout
-
-
-def test_a_leader_that_fell_silent_is_said_and_one_of_a_run_that_is_over_is_not(world, leader):
-    world.now = BEGAN + timedelta(minutes=20)
-    world.run(leader=leader)
-    assert "the leader has said nothing for 19 min 57 s" in world.type(status).stdout
-    finish(leader)
-    world.run(leader=leader)
-    shown = world.type(status).stdout
-    assert "said nothing" not in shown
-    assert shown.startswith("demo/20260102-030405-00aa: finished\n  training finished\n")
-
-
-def test_json_has_the_same_facts(world, leader):
-    hang_and_restart(leader)
-    run = world.run(leader=leader)
-    facts = json.loads(world.type(status, "--json").stdout)
-    assert (facts["run"], facts["path"], facts["stage"], facts["epoch"], facts["job"]) == (run.id, str(run.root), "training", "1.2", "7")
-    (incident,) = facts["incidents"]
-    assert {key: incident[key] for key in ("number", "node", "rank", "step", "detected_s", "back_s", "replayed", "verdict")} == {
-        "number": 1,
-        "node": "n2",
-        "rank": 3,
-        "step": 118,
-        "detected_s": 5.2,
-        "back_s": pytest.approx(10.2),
-        "replayed": 18,
-        "verdict": "restart",
-    }
-
-
-def test_slurm_is_asked_once_and_only_about_a_job_that_says_nothing_yet(world):
-    script = world.home / "s"
-    script.write_text("#!/bin/bash\n")
-    job = world.slurm.submit(script)
-    world.run(jobs=f"{job}\n")
-    assert f"job {job} is pending" in world.type(status).stdout
-    world.slurm.advance(1)
-    assert "its leader has written nothing yet" in world.type(status).stdout
-    world.slurm.finish(job, exit_code=1)
-    assert f"job {job} ended (FAILED), and no leader wrote anything: see slurm-{job}.out in the run" in flat(world.type(status).stdout)
-    world.slurm.forget(job)
-    assert "not known to Slurm any more" in world.type(status).stdout
-    world.slurm.away = True
-    assert "Unable to contact slurm controller" in world.type(status).stdout
-    assert world.calls == 5
-
-
-def test_torn_empty_and_foreign_things_are_said_in_a_sentence(world, leader):
-    run = world.run(leader=leader)
-    with run.events.open("ab") as file:
-        file.write(b'{"n":99,"ev')
-    run.status.write_text("{")
-    shown = world.type(status).stdout
-    assert "note: events.jsonl: the last line is torn" in shown
-    assert "note: status.json cannot be read" in shown
-    assert ": training\n" in shown
-    (world.home / "folder").mkdir()
-    with pytest.raises(RunError, match="folder is not a run directory"):
-        world.type(status, str(world.home / "folder"))
-
-
-def test_a_run_directory_with_nothing_but_its_configuration(world):
-    world.run(jobs="")
-    assert world.type(status).stdout == "demo/20260102-030405-00aa: waiting\n"
 
 
 # Which run ----------------------------------------------------------------------------------------------------------------
@@ -179,20 +72,6 @@ def test_what_is_not_found_or_not_clear_is_said_with_what_there_is(world):
         world.type(status, "demo")
     with pytest.raises(RunError, match="no run is called nothing"):
         world.type(status, "nothing")
-
-
-def test_list_shows_the_newest_first_within_80_columns(world, leader):
-    world.run(leader=leader)
-    world.run("a" * 60, "20260103-000000-00cc", jobs="")
-    lines = world.type(list_runs).stdout.splitlines()
-    assert lines[1].split() == [f"{'a' * 15}..{'/20260103-000000-00cc':a>23}", "waiting", "-", "-"]
-    assert lines[2].split() == ["demo/20260102-030405-00aa", "training", "100", "7"]
-    assert max(map(len, lines)) <= 80
-    assert world.type(list_runs, "-n", "1").stderr == "1 older ones: -n 2\n"
-
-
-def test_list_without_runs(world):
-    assert "no runs in ftsup-runs" in world.type(list_runs).stderr
 
 
 # cancel -------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,64 @@
+"""How fast a run goes: a rate that pauses do not spoil, and its course over time for a line of bars. Pure.
+
+It knows points (when, how far) of attempts, and nothing of where they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+import msgspec
+
+from ftsup.events import Epoch
+from ftsup.report.story import Pace, Story
+
+RECENT = 10
+"""So many stretches, about a minute each, make the rate."""
+LEAST_S = 5.0
+"""A shorter stretch says little."""
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps between two points of one attempt."""
+
+    took_s: float
+    steps: int
+    epoch: Epoch
+
+    @property
+    def per_min(self) -> float:
+        """Its rate."""
+        return self.steps / self.took_s * 60
+
+
+def stretches(pace: Sequence[Pace]) -> tuple[Stretch, ...]:
+    """What lies between neighbours; over the border of two attempts or grants lies nothing."""
+    found = (
+        Stretch(took_s=b.at.t - a.at.t, steps=b.step - a.step, epoch=b.epoch)
+        for a, b in pairwise(pace)
+        if (a.epoch, a.at.grant) == (b.epoch, b.at.grant)
+    )
+    return tuple(one for one in found if one.took_s >= LEAST_S and one.steps >= 0)
+
+
+def rate_per_min(story: Story, *, since_s: float | None = None, step_now: int | None = None) -> float | None:
+    """Steps a minute of this attempt: the median of its last minutes in which it stepped, so that a save or an evaluation does not count.
+
+    `step_now` was reached `since_s` after the last point of the log. None: not known yet.
+    """
+    own = [one for one in stretches(story.pace) if one.epoch == story.epoch]
+    last = story.pace[-1] if story.pace else None
+    if last and last.epoch == story.epoch and since_s is not None and step_now is not None and since_s >= LEAST_S and step_now > last.step:
+        own.append(Stretch(took_s=since_s, steps=step_now - last.step, epoch=last.epoch))
+    moved = [one.per_min for one in own[-RECENT:] if one.steps]
+    return median(moved) if moved else None
+
+
+def bars(values: Sequence[float], *, glyphs: str, width: int) -> str:
+    """The last values as bars from nothing to the greatest; nothing at all is the lowest bar."""
+    shown = values[-width:]
+    top = max(shown, default=0.0)
+    steps = len(glyphs) - 1
+    return "".join(glyphs[0 if not top or value <= 0 else max(1, round(value / top * steps))] for value in shown)
