@@ -57,5 +57,5 @@ def told(error: OSError, *, worked_before: bool) -> str:
     """One sentence: where, what, and what may help."""
     kind = trouble(error, worked_before=worked_before)
     where = f"{error.filename}: " if error.filename else ""
-    hint = _HINTS.get(kind, "")
-    return f"{where}{error.strerror or error} ({kind.value}{': ' if hint else ''}{hint})"
+    what = f" ({kind.value}: {_HINTS[kind]})" if kind in _HINTS else ""
+    return f"{where}{error.strerror or error}{what}"

@@ -40,6 +40,8 @@ class Checkpoints:
         self._sealed = False
         """This keeper has been asked to seal: it is nice for good."""
         self._due_t = now
+        self._reached = False
+        """A pick has read there."""
         self._found: tuple[str, ...] | None = None
         self._verified: set[str] = set()
         self._damaged: set[str] = set()
@@ -94,6 +96,7 @@ class Checkpoints:
             sealed=order.sealed,
             ended=order.ended,
             files_s=self._config.waits.files_s,
+            worked=self._reached or bool(order.sealed),
         )
         self._ask("pick", lambda answer: self._picked(order, answer), each=self._goes_on, ask=msgspec.to_builtins(ask))
         return []
@@ -113,6 +116,7 @@ class Checkpoints:
             return [ev.CheckpointsTaken(why=chosen.taken)]
         if chosen.broken:
             return [ev.PickFailed(epoch=order.epoch, why=chosen.broken, final=True)]
+        self._reached = True
         if self._found is None:
             self._found = chosen.found
         notes = [ev.Noted(text=chosen.note)] if chosen.note else []
@@ -179,6 +183,7 @@ class Checkpoints:
             verified=tuple(sorted(self._verified)),
             damaged=tuple(sorted(self._damaged)),
             ended=ended,
+            worked=bool(state.checkpoints.sealed),
         )
         self._ask("seal", lambda answer: self._passed(state, answer), ask=msgspec.to_builtins(ask))
 

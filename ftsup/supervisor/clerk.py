@@ -23,7 +23,9 @@ _AWAY_S = 5.0
 _ABANDONED_MAX = 8
 """Clerks that hang in the kernel and cannot be killed: a disk that is away for a day must not gather thousands."""
 _REAP_S = 0.5
-_TELL = 5
+_FORGET_S = 600.0
+"""Trouble that did not show for so long is told anew."""
+_DIED, _HANGS = "died", "hangs"
 
 
 class ClerkFailed(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +68,8 @@ class Clerk(Generic[T]):
         self._program: Program | None = None
         self._failures = 0
         self._again_t = now
-        self._wrong: dict[str, set[str]] = {}
+        self._wrong: dict[str, dict[str, float]] = {}
+        """Kind of trouble -> the work that it keeps us from, and when it last did."""
         self._notes: list[str] = []
         self._start()
 
@@ -126,7 +129,7 @@ class Clerk(Generic[T]):
         return found
 
     def notes(self) -> list[str]:
-        """What people should know: a kind of work that fails is said once, and once that it works again."""
+        """What people should know: a kind of trouble is said once, whatever work it keeps us from, and once that it is over."""
         notes, self._notes = self._notes, []
         return notes
 
@@ -142,8 +145,10 @@ class Clerk(Generic[T]):
         try:
             self._program = Program(self._module, kind=socket.SOCK_STREAM)
         except OSError as error:
-            self._note("clerk", f"cannot be started: {error.strerror}")
+            self._note("clerk", f"cannot be started: {error.strerror}", kind=f"start {error.strerror}")
             self._wait_longer()
+        else:
+            self._works("clerk")
 
     def _forgive(self, now: float) -> None:
         """We were away (stopped, suspended): the clerk may have been so as well."""
@@ -199,16 +204,15 @@ class Clerk(Generic[T]):
         self._busy = False
         self._send()
         if "why" in reply:
-            return self._fail(request, reply["why"])
-        if self._wrong.pop(request.what, None):
-            self._notes.append(f"{request.what}: works again")
+            return self._fail(request, reply["why"], kind=reply["kind"])
+        self._works(request.what)
         return request.then(reply["answer"])
 
     def _died(self) -> list[T]:
         """Whatever it had in hand is answered; what it did of that, nobody knows."""
         self._drop()
         self._wait_longer()
-        return [self._fail(self._queue.popleft(), "the clerk died")] if self._take_back() else []
+        return [self._fail(self._queue.popleft(), "the clerk died", kind=_DIED)] if self._take_back() else []
 
     def _expire(self, now: float) -> list[T]:
         found = []
@@ -217,11 +221,12 @@ class Clerk(Generic[T]):
             self._wait_longer()
             self._take_back()
             late = self._queue.popleft()
-            found.append(self._fail(late, f"no answer within {late.limit_s:g} s: the disk hangs; another clerk takes over"))
+            why = f"no answer within {late.limit_s:g} s: the disk hangs; another clerk takes over"
+            found.append(self._fail(late, why, kind=_HANGS))
         waiting = list(self._queue)[1 if self._busy else 0 :]
         for request in [request for request in waiting if now >= request.until_t]:
             self._queue.remove(request)
-            found.append(self._fail(request, f"not begun within {request.limit_s:g} s: the clerk is busy or away"))
+            found.append(self._fail(request, f"not begun within {request.limit_s:g} s: the clerk is busy or away", kind=_HANGS))
         return found
 
     def _take_back(self) -> bool:
@@ -242,12 +247,23 @@ class Clerk(Generic[T]):
         self._again_t = self._now + (min(2.0 ** (self._failures - 1), _BACK_OFF_MAX_S) if self._failures else 0.0)
         self._failures += 1
 
-    def _fail(self, request: _Request[T], why: str) -> T:
-        self._note(request.what, why)
+    def _fail(self, request: _Request[T], why: str, *, kind: str) -> T:
+        self._note(request.what, why, kind=kind)
         return request.then(ClerkFailed(what=request.what, why=why))
 
-    def _note(self, what: str, why: str) -> None:
-        whys = self._wrong.setdefault(what, set())
-        if why not in whys and len(whys) < _TELL:  # two of them may take turns for as long as the disk is away
-            whys.add(why)
+    def _note(self, what: str, why: str, *, kind: str) -> None:
+        kept = self._wrong.get(kind, {})
+        if all(self._now - since > _FORGET_S for since in kept.values()):
             self._notes.append(f"{what}: {why}")
+            kept = {}
+        self._wrong[kind] = {**kept, what: self._now}
+
+    def _works(self, what: str) -> None:
+        """It does again; so does whatever was not tried since it last did not."""
+        for kind, kept in list(self._wrong.items()):
+            if what not in kept:
+                continue
+            self._wrong[kind] = {other: t for other, t in kept.items() if t > kept[what]}
+            if not self._wrong[kind]:
+                del self._wrong[kind]
+                self._notes.append(f"{what}: works again")

@@ -24,6 +24,7 @@ import msgspec
 
 from ftsup.checkpoint.disk import RealDisk
 from ftsup.checkpoint.same import difference
+from ftsup.checkpoint.trouble import told
 from ftsup.errors import FtsupError
 from ftsup.events import Files
 from ftsup.supervisor import ranklogs
@@ -154,15 +155,17 @@ def copy_folder(source: Path, target: Path) -> int:
     return copied
 
 
-def answer(work: Mapping[str, Callable[..., Any]], request: dict[str, Any]) -> dict[str, Any]:
-    """Do one request."""
+def answer(work: Mapping[str, Callable[..., Any]], request: dict[str, Any], *, worked_before: bool = True) -> dict[str, Any]:
+    """Do one request. What keeps us from it has a sentence, and a kind by which it is known again, whichever file it names next.
+
+    `worked_before`: as the run directory did when the run began.
+    """
     try:
         return {"n": request["n"], "answer": work[request["do"]](**request["with"])}
     except FtsupError as error:
-        return {"n": request["n"], "why": str(error)}
+        return {"n": request["n"], "why": str(error), "kind": type(error).__name__}
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return {"n": request["n"], "why": f"{where}{error.strerror or error}"}
+        return {"n": request["n"], "why": told(error, worked_before=worked_before), "kind": error.strerror or type(error).__name__}
 
 
 def settle(arguments: list[str], *, name: bytes) -> socket.socket | None:

@@ -74,7 +74,7 @@ class Keeper:
             taken, mine = own(disk, home, ask.me, found=found or ())
             found = mine.found if mine else found
         except OSError as error:  # a disk that takes no mark keeps nobody from resuming
-            taken, found, note = "", None, f"nobody can see that the checkpoints are this run's: {told(error, worked_before=False)}"
+            taken, found, note = "", None, f"nobody can see that the checkpoints are this run's: {told(error, worked_before=ask.worked)}"
         if taken:
             return Chosen(taken=taken)
         wanted = Ask(
@@ -240,7 +240,7 @@ def main(arguments: list[str]) -> None:
 
     def work(request: dict[str, Any]) -> dict[str, Any]:
         telling.begin(request["n"])
-        return answer(table, request)
+        return answer(table, request, worked_before=request["with"].get("ask", {}).get("worked", True))
 
     serve(talk, work)
 

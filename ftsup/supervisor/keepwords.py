@@ -92,6 +92,8 @@ class SealAsk(msgspec.Struct, frozen=True, kw_only=True):
     verified: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     ended: bool = False
+    worked: bool = False
+    """This run has sealed there before: that it may not now is news."""
 
 
 class PickAsk(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,3 +108,5 @@ class PickAsk(msgspec.Struct, frozen=True, kw_only=True):
     sealed: tuple[str, ...] = ()
     ended: bool = False
     files_s: float = 0.0
+    worked: bool = False
+    """This run has picked or sealed there before."""

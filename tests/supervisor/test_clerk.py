@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -17,7 +18,7 @@ from ftsup.checkpoint.same import files_of
 from ftsup.events import Line, Noted
 from ftsup.supervisor import proctree
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
-from ftsup.supervisor.clerkwork import Work, add_line, copy_folder, take_requests
+from ftsup.supervisor.clerkwork import Work, add_line, answer, copy_folder, take_requests
 from ftsup.supervisor.clock import BootClock
 
 CLOCK = BootClock()
@@ -96,6 +97,45 @@ def test_a_failure_is_a_value_told_once_until_it_works_again(desk, tmp_path):
     desk.ask("write", path=str(blocked / "x"), text="")
     assert desk.answer() is None
     assert desk.clerk.notes() == ["write: works again"]
+
+
+def test_one_trouble_is_told_once_whatever_it_keeps_us_from(desk, tmp_path):
+    (tmp_path / "blocked").write_text("a file where a folder is needed")
+
+    def ask(what, **arguments):
+        desk.ask(what, **arguments)
+        return desk.answer()
+
+    for name in ("a", "b", "c"):
+        assert isinstance(ask("write", path=str(tmp_path / "blocked" / name), text=""), ClerkFailed)
+        assert isinstance(ask("add_line", path=str(tmp_path / "blocked" / name), line=""), ClerkFailed)
+    assert [note.partition(":")[0] for note in desk.clerk.notes()] == ["write"]
+    assert ask("write", path=str(tmp_path / "free"), text="") is None
+    assert desk.clerk.notes() == [], "the other work still fails"
+    assert ask("add_line", path=str(tmp_path / "free"), line="") is None
+    assert desk.clerk.notes() == ["add_line: works again"]
+
+
+def test_what_was_tried_once_does_not_keep_the_next_trouble_from_being_told(desk, tmp_path):
+    (tmp_path / "blocked").write_text("a file where a folder is needed")
+    for what, name in (("add_line", "blocked/x"), ("write", "blocked/x"), ("write", "free"), ("write", "blocked/y")):
+        desk.ask(what, path=str(tmp_path / name), **{"text" if what == "write" else "line": ""})
+        desk.answer()
+    told = desk.clerk.notes()
+    assert [note.partition(":")[0] for note in told] == ["add_line", "write", "write"]
+    assert told[1] == "write: works again"
+
+
+def test_a_run_directory_that_may_not_be_read_any_more_wants_a_credential(desk, tmp_path):
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path))
+
+    def work():
+        raise denied
+
+    found = answer({"work": work}, {"n": 1, "do": "work", "with": {}})
+    assert found["why"].startswith(f"{tmp_path}: Permission denied (credential: ")
+    assert found["kind"] == "Permission denied"
+    assert "(denied: " in answer({"work": work}, {"n": 1, "do": "work", "with": {}}, worked_before=False)["why"]
 
 
 def test_two_failures_that_take_turns_are_told_once_each(desk, tmp_path):
