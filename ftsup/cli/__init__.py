@@ -22,6 +22,7 @@ COMMANDS = {
     "status": ("ftsup.cli.show", "status", "Show how a run is doing."),
     "logs": ("ftsup.cli.logs", "logs", "Show what the ranks print."),
     "list": ("ftsup.cli.show", "list_runs", "List the runs."),
+    "explain": ("ftsup.cli.explain", "explain_run", "Tell what happened to a run, what it cost, and what to change."),
     "stop": ("ftsup.cli.steer", "stop", "Save where the script can, then end a run."),
     "cancel": ("ftsup.cli.steer", "cancel", "End a run for good."),
     "checkpoints": ("ftsup.cli.checkpoints", "checkpoints", "Look at, verify, seal, choose and prune checkpoints."),
