@@ -153,7 +153,7 @@ class _Book:
             self.place, self.since = place, now
 
     def _spend(self, part: Part, incident: int | None, spent_s: float) -> None:
-        if spent_s > 0:
+        if spent_s > 0 or incident is not None:  # what was over at once may have been quiet for long
             self.spells.append(Spell(part=part, incident=incident, spent_s=spent_s, grant=self.since.grant))
 
     def close(self) -> Ledger:
