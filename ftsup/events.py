@@ -524,6 +524,9 @@ class Noted(Event, frozen=True, kw_only=True):
 
     node: str = ""
     text: str
+    trouble: str = ""
+    """It is about trouble of this kind, which stands until it is told to be over."""
+    over: bool = False
 
 
 LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10

@@ -78,6 +78,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """What it would take to make them again."""
     watched_by: WatchedBy | None
     """What shows that it lives; null while it starts up."""
+    troubles: tuple[str, ...]
+    """What a disk keeps us from, as long as it does."""
     damaged: tuple[str, ...]
     """Checkpoints that were set aside: which, why, and where they lie."""
     quiet_s: float | None
@@ -161,6 +163,7 @@ def page(view: View, *, now: datetime, job: Job | None = None, trouble: str = ""
         sealed_age_s=since_s(sealed.at.wall, now) if sealed else None,
         at_risk=at_risk,
         at_risk_s=None if at_risk is None or not rate else round(at_risk / rate * 60, 1),
+        troubles=() if stage.over else tuple(story.troubles.values()),
         damaged=tuple(f"checkpoint {one.name} was set aside, {one.why}; it lies in {one.path}" for one in story.aside),
         watched_by=story.by,
         quiet_s=quiet_s,

@@ -59,6 +59,7 @@ def _worries(facts: Page, now: datetime) -> Iterator[str]:
         yield f"the leader has said nothing for {short_time(facts.quiet_s)}"
     if facts.queue:
         yield facts.queue
+    yield from (f"trouble: {text}" for text in facts.troubles)
     yield from facts.damaged
     yield from (f"note: {note}" for note in facts.notes)
 

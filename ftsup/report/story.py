@@ -186,6 +186,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     """What was decided about this grant."""
     notes: tuple[str, ...] = ()
     """The newest things that people were told."""
+    troubles: dict[str, str] = {}
+    """Trouble that stands, by whom it befalls and its kind: what people were told when it began."""
     lines: int = 0
 
     @property
@@ -223,7 +225,7 @@ def fold(story: Story, line: Line) -> Story:
 
 
 def _leader(story: Story, event: events.LeaderStarted) -> Story:
-    story = replace(story, nodes=event.nodes, version=event.version)
+    story = replace(story, nodes=event.nodes, version=event.version, troubles=_of_others(story.troubles, ""))
     if story.grants and (event.job, event.restarts) == (story.job, story.restarts):
         return story  # taken over within the grant: the attempt goes on
     if story.last and story.epoch and not story.open and not story.stage.over:
@@ -236,6 +238,7 @@ def _leader(story: Story, event: events.LeaderStarted) -> Story:
         grants=story.grants + 1,
         stage=Stage.STARTING if not story.open else Stage.RECOVERING,
         verdict=None,
+        troubles={},
         told=None,
         phase="",
         step=None,
@@ -265,10 +268,25 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
         case events.Reported(fault=fault, fatal=False):
             who = fault.node if fault.rank is None else f"rank {fault.rank} on {fault.node}"
             return replace(story, notes=(*story.notes, f"{who}: {fault.error}")[-_NOTES:])
-        case events.Noted(node=node, text=text):
-            return replace(story, notes=(*story.notes, f"{node}: {text}" if node else text)[-_NOTES:])
+        case events.Noted():
+            return _noted(story, event)
+        case events.NodeUp(node=node):
+            return replace(story, troubles=_of_others(story.troubles, node))
         case _:
             return _checkpoint(story, event, now)
+
+
+def _noted(story: Story, note: events.Noted) -> Story:
+    text, kind = f"{note.node}: {note.text}" if note.node else note.text, f"{note.node}/{note.trouble}"
+    story = replace(story, notes=(*story.notes, text)[-_NOTES:])
+    if note.over:
+        return replace(story, troubles={other: text for other, text in story.troubles.items() if other != kind})
+    return replace(story, troubles={**story.troubles, kind: text}) if note.trouble else story
+
+
+def _of_others(troubles: dict[str, str], node: str) -> dict[str, str]:
+    """Without those of one supervisor, which has just begun: it finds out anew. The leader's node is empty."""
+    return {kind: text for kind, text in troubles.items() if kind.partition("/")[0] != node}
 
 
 def _checkpoint(story: Story, event: events.LeaderEvent, now: Moment) -> Story:

@@ -68,7 +68,7 @@ class Checkpoints:
         self._now = now
         return self._keeper.take(now) if self._keeper else []
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[ev.Noted]:
         """What people should know."""
         return self._keeper.notes() if self._keeper else []
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ftsup.events import Noted
 from ftsup.supervisor.child import Program
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Clerk(Generic[T]):
         self._again_t = now
         self._wrong: dict[str, dict[str, float]] = {}
         """Kind of trouble -> the work that it keeps us from, and when it last did."""
-        self._notes: list[str] = []
+        self._notes: list[Noted] = []
         self._start()
 
     @property
@@ -128,7 +129,7 @@ class Clerk(Generic[T]):
         self._send()
         return found
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Noted]:
         """What people should know: a kind of trouble is said once, whatever work it keeps us from, and once that it is over."""
         notes, self._notes = self._notes, []
         return notes
@@ -254,7 +255,7 @@ class Clerk(Generic[T]):
     def _note(self, what: str, why: str, *, kind: str) -> None:
         kept = self._wrong.get(kind, {})
         if all(self._now - since > _FORGET_S for since in kept.values()):
-            self._notes.append(f"{what}: {why}")
+            self._notes.append(Noted(text=f"{what}: {why}", trouble=f"{self._module} {kind}"))
             kept = {}
         self._wrong[kind] = {**kept, what: self._now}
 
@@ -266,4 +267,4 @@ class Clerk(Generic[T]):
             self._wrong[kind] = {other: t for other, t in kept.items() if t > kept[what]}
             if not self._wrong[kind]:
                 del self._wrong[kind]
-                self._notes.append(f"{what}: works again")
+                self._notes.append(Noted(text=f"{what}: works again", trouble=f"{self._module} {kind}", over=True))

@@ -175,7 +175,7 @@ class Lead:
             self.calls.forgive(turn.away_s)
             events.append(ev.Away(away_s=turn.away_s))
         events += [event for heard in self.link.receive(now) for event in heard.events]
-        events += [ev.Noted(text=note) for note in (*self.link.notes(), *self.clerk.notes(), *self.checkpoints.notes())]
+        events += [*(ev.Noted(text=note) for note in self.link.notes()), *self.clerk.notes(), *self.checkpoints.notes()]
         events += self._silences(now)
         answers = (*self.calls.take(now), *self.clerk.take(now), *self.checkpoints.take(now))
         events += [event for found in answers for event in found]

@@ -167,7 +167,7 @@ class NodeSupervisor:
         self._hear_child(now)
         self._bring_logs(now)
         self._lonely(now)
-        notes = [ev.Noted(node=self.place.node, text=text) for text in (*self.link.notes(), *self.clerk.notes())]
+        notes = [replace(note, node=self.place.node) for note in (*map(_note, self.link.notes()), *self.clerk.notes())]
         if notes:
             self.link.report(notes, now)
         if self.link.asked:
@@ -598,6 +598,10 @@ class NodeSupervisor:
 def _readable(pidfd: int) -> bool:
     """Its process has ended."""
     return bool(zmq.zmq_poll([(pidfd, zmq.POLLIN)], 0))
+
+
+def _note(text: str) -> ev.Noted:
+    return ev.Noted(text=text)
 
 
 def _nothing(_answer: object) -> list[Happening]:

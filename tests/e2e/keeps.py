@@ -1,7 +1,7 @@
 """A training script without torch that keeps checkpoints of a kind that says itself when it is whole: safetensors, written by hand.
 
 `control/hold`: no saves; `control/unloadable`: the name of a checkpoint that it cannot load; `once.<rank>` and `every.<rank>` as in
-train.py; `control/finish` ends it. A disk that is full costs it a save, and no more.
+train.py; `control/finish` ends it. A disk that is ill costs it a save, and no more.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import sys
 import time
 from pathlib import Path
 
-from ftsup_worker import beat, saved
+from ftsup_worker import beat, phase, saved
 
 SAVE_EVERY = 5
 BYTES = 100_000
 
 
 def save(folder: Path, step: int) -> None:
-    folder.mkdir(exist_ok=True)
     tensors = {
         "step": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]},
         "weights": {"dtype": "U8", "shape": [BYTES], "data_offsets": [8, 8 + BYTES]},
@@ -29,11 +28,12 @@ def save(folder: Path, step: int) -> None:
     header = json.dumps(tensors).encode()
     part = folder / f".step{step}.part"
     try:
+        folder.mkdir(exist_ok=True)
         part.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<q", step) + bytes(BYTES))
+        part.replace(folder / f"step{step:06}.safetensors")
     except OSError as error:
         print(f"step {step} is not saved: {error.strerror}", flush=True)
         return
-    part.replace(folder / f"step{step:06}.safetensors")
     saved(step)
 
 
@@ -66,7 +66,8 @@ def main() -> None:
         step += 1
         beat(step=step)
         if rank == 0 and step % SAVE_EVERY == 0 and not (control / "hold").exists():
-            save(Path("ckpt"), step)
+            with phase("checkpoint"):
+                save(Path("ckpt"), step)
         once, every = control / f"once.{rank}", control / f"every.{rank}"
         if once.exists():
             word = once.read_text()

@@ -3,68 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-import psutil
 import pytest
 
 from ftsup import events as ev
 from ftsup.events import Epoch, How
 from ftsup.ports import JobState
 from tests.e2e.disks import disk_of_its_own, full, read_only
-from tests.e2e.harness import Run, Site, living, mock_site, stopped
+from tests.e2e.harness import Site, living, mock_site, stopped
+from tests.e2e.keeping import go_on, hold, keeper, notes, picks, status, submit, timed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
-
-KEEPS = Path(__file__).parent / "keeps.py"
-QUICK = {"dir": "ckpt", "pattern": "step*.safetensors", "poll": "0.3s"}
-
-
-def submit(site: Site, name: str = "a", **config: object) -> Run:
-    checkpoint = QUICK | dict(config.pop("checkpoint", {}))  # type: ignore[call-overload]
-    return site.submit(
-        name, command=[str(KEEPS)], checkpoint=checkpoint, policy={"back_off": "1.5s", "back_off_max": "1.5s", "jitter": 0}, **config
-    )
-
-
-def keeper(run: Run) -> psutil.Process:
-    """The process that seals and picks."""
-    leader = run.leader()
-    found: psutil.Process = run.until(
-        lambda: next((one for one in leader.children() if one.name() == "ftsup-keeper" and living(one)), None)
-    )
-    return found
-
-
-def hold(run: Run) -> Path:
-    """No more saves; the newest checkpoint, which is sealed by now, as is one before it."""
-    run.until(lambda: len(run.events(ev.Sealed)) > 1)
-    (run.work / "control" / "hold").touch()
-    run.until_trains()  # a save that had begun is through
-
-    def newest() -> Path | None:
-        there = max((run.work / "ckpt").glob("step*.safetensors"))
-        return there if there.name in {event.name for event in run.events(ev.Sealed)} else None
-
-    found: Path = run.until(newest)
-    return found
-
-
-def go_on(run: Run) -> None:
-    """Saves again, and two of them are sealed."""
-    (run.work / "control" / "hold").unlink()
-    seen = len(run.events(ev.Sealed))
-    run.until(lambda: len(run.events(ev.Sealed)) >= seen + 2)
-
-
-def picks(run: Run) -> list[str]:
-    return [event.name for event in run.events(ev.CheckpointPicked)]
-
-
-def status(run: Run) -> dict[str, object]:
-    return msgspec.json.decode(run.site.ftsup("status", str(run.place.root), "--json", cwd=run.work))  # type: ignore[no-any-return]
 
 
 def test_damaged_late_and_unloadable_checkpoints_and_a_second_run(site) -> None:
@@ -153,12 +104,6 @@ def hangs(site: Site) -> None:
     run.until_over(state=JobState.CANCELLED)
 
 
-def timed(act: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    act()
-    return time.monotonic() - begun
-
-
 @pytest.fixture
 def checkpoint_disk(site) -> Iterator[Path]:
     """A small disk of its own for the checkpoints."""
@@ -172,7 +117,7 @@ def test_checkpoints_disk_takes_nothing_for_a_while(site, checkpoint_disk) -> No
     run.until_trains()
     run.until(lambda: run.events(ev.Sealed))
     with read_only(checkpoint_disk / ".ftsup"):
-        run.until(lambda: "Read-only file system" in notes(run))
+        run.until(lambda: "Read-only file system" in " ".join(notes(run)))
         seen = len(run.events(ev.Sealed))
         run.until_trains(more=3)
     run.until(lambda: len(run.events(ev.Sealed)) > seen)
@@ -187,7 +132,3 @@ def test_checkpoints_disk_takes_nothing_for_a_while(site, checkpoint_disk) -> No
     assert len(run.events(ev.LeaderStarted)) == 1
     run.finish()
     assert run.until_over().exit_code == 0
-
-
-def notes(run: Run) -> str:
-    return " ".join(event.text for event in run.events(ev.Noted))

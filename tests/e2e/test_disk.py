@@ -1,4 +1,4 @@
-"""The run directory is read-only or full for a while: training does not notice, and the record is whole in the end."""
+"""Disks that are full, read-only, ill or hang for a while: training goes on, people are told once, and the record is whole in the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from ftsup import eventlog
 from ftsup import events as ev
 from ftsup.events import How
-from tests.e2e.disks import disk_of_its_own, full, read_only
+from tests.e2e.disks import DENIED, MEDIA, QUOTA, disk_of_its_own, full, read_only, sick_disk
+from tests.e2e.harness import mock_site
+from tests.e2e.keeping import notes, sealed_more, status, submit
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -50,3 +52,33 @@ def test_run_directory_is_read_only_and_full_for_a_while(site, small_disk) -> No
     assert run.until_over().exit_code == 0
     lines, notes = eventlog.read(run.place.events)
     assert (lines, notes) == eventlog.read(run.own_log())
+
+
+ILL = {
+    "Disk quota exceeded (quota": {"errno": QUOTA, "ops": "writes", "below": "/.ftsup"},  # the last bytes went to a save
+    "Input/output error (media": {"errno": MEDIA, "below": "step", "ops": ["read"]},
+    "Permission denied (credential": {"errno": DENIED},
+}
+
+
+def test_disk_of_the_checkpoints_falls_ill_again_and_again(tmp_path) -> None:
+    """FUSE with no quota, no medium and no ticket: the kernel says so to all, the training script too."""
+    with mock_site(tmp_path, nodes=1) as site, sick_disk(tmp_path / "a" / "ckpt") as sick:
+        run = submit(site)
+        sealed_more(run, than=1)
+        for number, (word, rule) in enumerate(ILL.items(), 1):
+            with sick.ill(rule):
+                run.until(lambda word=word: any(word in note for note in notes(run)))
+                run.until_trains(more=8)
+                assert [word in text for text in run.until(lambda: status(run)["troubles"])] == [True]
+                seen = len(run.events(ev.Sealed))
+            sealed_more(run, than=seen)
+            run.until(lambda number=number: notes(run).count("seal: works again") == number)
+            assert run.until(lambda: not status(run)["troubles"])
+        with sick.ill({"errno": MEDIA, "ops": ["read"], "who": "ftsup-keeper", "times": 1}):
+            sealed_more(run, than=len(run.events(ev.Sealed)) + 1)
+        assert run.launches() == [ev.Epoch(1, 1)]
+        run.finish()
+        assert run.until_over().exit_code == 0
+        for word in ILL:
+            assert sum(word in note for note in notes(run)) <= 2, notes(run)

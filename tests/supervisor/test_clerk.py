@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import select
 import signal
@@ -18,7 +17,7 @@ from ftsup.checkpoint.same import files_of
 from ftsup.events import Line, Noted
 from ftsup.supervisor import proctree
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
-from ftsup.supervisor.clerkwork import Work, add_line, answer, copy_folder, take_requests
+from ftsup.supervisor.clerkwork import add_line, answer, copy_folder
 from ftsup.supervisor.clock import BootClock
 
 CLOCK = BootClock()
@@ -52,6 +51,10 @@ class Desk:
     def answer(self, **options):
         self.until(lambda: self.answers, **options)
         return self.answers.pop(0)[1]
+
+
+def said(desk):
+    return [note.text for note in desk.clerk.notes()]
 
 
 @pytest.fixture
@@ -96,7 +99,7 @@ def test_a_failure_is_a_value_told_once_until_it_works_again(desk, tmp_path):
     blocked.unlink()
     desk.ask("write", path=str(blocked / "x"), text="")
     assert desk.answer() is None
-    assert desk.clerk.notes() == ["write: works again"]
+    assert said(desk) == ["write: works again"]
 
 
 def test_one_trouble_is_told_once_whatever_it_keeps_us_from(desk, tmp_path):
@@ -109,11 +112,11 @@ def test_one_trouble_is_told_once_whatever_it_keeps_us_from(desk, tmp_path):
     for name in ("a", "b", "c"):
         assert isinstance(ask("write", path=str(tmp_path / "blocked" / name), text=""), ClerkFailed)
         assert isinstance(ask("add_line", path=str(tmp_path / "blocked" / name), line=""), ClerkFailed)
-    assert [note.partition(":")[0] for note in desk.clerk.notes()] == ["write"]
+    assert [note.partition(":")[0] for note in said(desk)] == ["write"]
     assert ask("write", path=str(tmp_path / "free"), text="") is None
     assert desk.clerk.notes() == [], "the other work still fails"
     assert ask("add_line", path=str(tmp_path / "free"), line="") is None
-    assert desk.clerk.notes() == ["add_line: works again"]
+    assert said(desk) == ["add_line: works again"]
 
 
 def test_what_was_tried_once_does_not_keep_the_next_trouble_from_being_told(desk, tmp_path):
@@ -121,7 +124,7 @@ def test_what_was_tried_once_does_not_keep_the_next_trouble_from_being_told(desk
     for what, name in (("add_line", "blocked/x"), ("write", "blocked/x"), ("write", "free"), ("write", "blocked/y")):
         desk.ask(what, path=str(tmp_path / name), **{"text" if what == "write" else "line": ""})
         desk.answer()
-    told = desk.clerk.notes()
+    told = said(desk)
     assert [note.partition(":")[0] for note in told] == ["add_line", "write", "write"]
     assert told[1] == "write: works again"
 
@@ -211,7 +214,7 @@ def test_clerks_that_die_again_and_again_come_back_ever_later(desk):
         pid = desk.clerk.pid
         os.kill(pid, signal.SIGKILL)
         desk.until(lambda pid=pid: desk.clerk.pid != pid)
-    desk.ask("requests", folder="/nowhere", limit_s=1000.0)
+    desk.ask("requests", folder="/nowhere", known=[], limit_s=1000.0)
     assert desk.clerk.deadline_t() - desk.now > 2
 
 
@@ -255,61 +258,10 @@ def test_a_clerk_ignores_what_slurm_sends_to_everybody_and_stays_small(desk, tmp
 # What it does, without its process ----------------------------------------------------------------------------------------
 
 
-def ask(folder, name, **fields):
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(json.dumps(fields))
-
-
-def test_the_mark_of_a_cancelled_run_asks_for_it_again_and_again(tmp_path):
-    """The request may be taken by a leader that dies of it; the mark stays."""
-    ask = {"folder": str(tmp_path / "requests"), "cancelled": str(tmp_path / "cancelled")}
-    assert Work().requests(**ask) == []
-    (tmp_path / "cancelled").write_text("2026-01-01T00:00:00+00:00 me\n")
-    assert Work().requests(**ask) == [{"request": "cancel", "who": "me"}]
-    assert Work().requests(**ask) == [{"request": "cancel", "who": "me"}]
-
-
 def test_a_line_is_added_once(tmp_path):
     for line in ("7", "8", "8"):
         add_line(tmp_path / "jobs", line)
     assert (tmp_path / "jobs").read_text() == "7\n8\n"
-
-
-def test_requests_of_people_are_taken_once(tmp_path):
-    folder = tmp_path / "requests"
-    assert take_requests(folder) == []
-    ask(folder, "1.json", request="cancel", who="me")
-    ask(folder, "2.json", request="stop")
-    assert take_requests(folder) == [{"request": "cancel", "who": "me"}, {"request": "stop", "who": ""}]
-    assert take_requests(folder) == []
-    assert sorted(path.name for path in folder.iterdir()) == ["1.json.taken", "2.json.taken"]
-
-
-def test_a_request_has_to_be_a_plain_small_file_of_ours(tmp_path):
-    folder = tmp_path / "requests"
-    ask(tmp_path, "elsewhere", request="cancel")
-    ask(folder, "unfinished.json.tmp", request="cancel")
-    ask(folder, ".hidden.json", request="cancel")
-    (folder / "link.json").symlink_to(tmp_path / "elsewhere")
-    os.mkfifo(folder / "fifo.json")
-    (folder / "folder.json").mkdir()
-    ask(folder, "big.json", request="x" * 100_000)
-    (folder / "garbage.json").write_bytes(b"\xff{")
-    ask(folder, "list.json")
-    (folder / "list.json").write_text("[]")
-    assert take_requests(folder) == []
-    (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(OSError, match=r"directory|links"):
-        take_requests(tmp_path / "link")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_request_of_another_user_is_left_alone(tmp_path):
-    folder = tmp_path / "requests"
-    ask(folder, "1.json", request="cancel")
-    os.chown(folder / "1.json", 12345, 12345)
-    assert take_requests(folder) == []
-    assert (folder / "1.json").exists()
 
 
 def test_evidence_is_copied_plain_file_by_plain_file(tmp_path):

@@ -1,0 +1,44 @@
+"""Trouble with a disk stands in the story from its note until it is over, whoever it befalls, and on the status page as long."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftsup import events as ev
+from tests.report.leader import Leader
+
+FULL = "seal: /c: No space left on device (full: make room)"
+
+
+@pytest.fixture
+def leader() -> Leader:
+    made = Leader()
+    made.grant()
+    return made
+
+
+def standing(leader: Leader) -> list[str]:
+    return list(leader.story.troubles.values())
+
+
+def test_it_stands_until_it_is_over(leader):
+    leader.take(ev.Noted(text=FULL, trouble="keeper full"))
+    leader.take(ev.Noted(node="n2", text="logs: no room", trouble="clerk full"))
+    leader.take(ev.Noted(text="something else"))
+    assert standing(leader) == [FULL, "n2: logs: no room"]
+    leader.take(ev.Noted(text="seal: works again", trouble="keeper full", over=True))
+    assert standing(leader) == ["n2: logs: no room"]
+    leader.take(ev.Noted(node="n2", text="logs: works again", trouble="clerk full", over=True))
+    assert standing(leader) == []
+    assert leader.story.notes[-1] == "n2: logs: works again"
+
+
+def test_whoever_begins_finds_out_anew(leader):
+    for node in ("", "n1", "n2"):
+        leader.take(ev.Noted(node=node, text="x", trouble="full"))
+    leader.take(ev.NodeUp(node="n1", instance="another"))
+    assert standing(leader) == ["x", "n2: x"]
+    leader.take(ev.LeaderStarted(job="7", restarts=0, host="n1", pid=2, nodes=("n1", "n2")))
+    assert standing(leader) == ["n2: x"]
+    leader.grant(1)
+    assert standing(leader) == []
