@@ -101,7 +101,7 @@ def _own_error(facts: Facts) -> Advice | None:
     same = sum(other.fingerprint == root.fingerprint for _, other in found) if root.fingerprint else 1
     often = f", {same} times" if same > 1 else ""
     place = root.where or f"the traceback of rank {root.rank} in incident {incident.number}"
-    return _say(f"look at {place}: {root.error}{often}. It is the script's own error, which no restart mends")
+    return _say(f"look at {place}: {root.error}{often}. It is the script's own error: no restart mends it")
 
 
 def _memory(facts: Facts) -> Advice | None:

@@ -45,10 +45,10 @@ class _Node(msgspec.Struct):
 
 
 def look(folder: Path) -> Evidence | None:
-    """What there is; None: no folder."""
-    found = list(_names(folder))
-    if not found and not folder.is_dir():
+    """What there is; None: no folder, or one that is somewhere else."""
+    if folder.is_symlink() or not folder.is_dir():
         return None
+    found = list(_names(folder))
     stacks = tuple(name for name in found if Path(name).name.startswith(_STACK))
     notes = [note for name in found if name.endswith("/node.json") for note in _read(folder / name, _Node()).missing]
     return Evidence(

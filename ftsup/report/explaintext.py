@@ -47,8 +47,8 @@ def markdown(tale: Tale) -> str:
 
 
 def _plain(said: str) -> str:
-    """Nothing of it is markup."""
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in said)
+    """One line, nothing of which is markup."""
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in one_line(said, width=4000))
 
 
 def _cells(row: Lost) -> str:
