@@ -24,6 +24,7 @@ _AWAY_S = 5.0
 _ABANDONED_MAX = 8
 """Clerks that hang in the kernel and cannot be killed: a disk that is away for a day must not gather thousands."""
 _REAP_S = 0.5
+"""For all of them together: what hangs longer is the kernel's, and dies when its disk is back."""
 _FORGET_S = 600.0
 """Trouble that did not show for so long is told anew."""
 _DIED, _HANGS = "died", "hangs"
@@ -103,6 +104,7 @@ class Clerk(Generic[T]):
             self._drop()
         self._queue.clear()
         self._take_back()
+        self._again_t = self._now
         self._start()
 
     def sources(self) -> list[int]:
@@ -114,7 +116,7 @@ class Clerk(Generic[T]):
         times = [request.until_t for request in self._queue]
         if self._out:
             times.append(self._now)  # the socket was full
-        if self._queue and self._program is None:
+        if self._queue and self._program is None and self._room():
             times.append(self._again_t)
         return min(times, default=None)
 
@@ -123,7 +125,7 @@ class Clerk(Generic[T]):
         self._forgive(now)
         self._abandoned = [program for program in self._abandoned if not program.dead()]
         found = self._hear()
-        if self._program is None and now >= self._again_t and len(self._abandoned) < _ABANDONED_MAX:
+        if self._program is None and now >= self._again_t:
             self._start()
         found += self._expire(now)
         self._send()
@@ -139,10 +141,14 @@ class Clerk(Generic[T]):
         if self._program:
             self._drop()
         for program in self._abandoned:
-            program.reap(limit_s=_REAP_S)
-        self._abandoned = []
+            program.reap(limit_s=_REAP_S / len(self._abandoned))
+
+    def _room(self) -> bool:
+        return len(self._abandoned) < _ABANDONED_MAX
 
     def _start(self) -> None:
+        if not self._room():
+            return
         try:
             self._program = Program(self._module, kind=socket.SOCK_STREAM)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -19,8 +20,10 @@ from ftsup.supervisor import proctree
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.clerkwork import add_line, answer, copy_folder
 from ftsup.supervisor.clock import BootClock
+from tests.supervisor import freezer
 
 CLOCK = BootClock()
+CLERKS = 8
 
 
 class Desk:
@@ -181,6 +184,49 @@ def test_a_hanging_disk_costs_its_request_and_one_clerk(desk, tmp_path):
     assert desk.answers[1][1] is None
     assert desk.clerk.pid != first
     desk.until(lambda: proctree.read(first) is None)
+
+
+@pytest.fixture
+def stuck(desk, tmp_path):
+    """Clerks that nothing can kill, as many as are put up with; `thaw` lets them die."""
+    with contextlib.ExitStack() as stack:
+        pids = []
+        for _ in range(CLERKS):
+            desk.until(lambda: desk.clerk.pid, dt=1.0)
+            pids.append(desk.clerk.pid)
+            stack.enter_context(freezer.frozen(pids[-1]))
+            desk.ask("write", path=str(tmp_path / "a"), text="", limit_s=1.0)
+            assert "no answer within 1 s" in desk.answer(dt=0.5).why
+        yield pids, stack.close
+
+
+@freezer.needed
+def test_clerks_that_nothing_can_kill_are_not_gathered_by_the_thousand(desk, tmp_path, stuck):
+    """Nobody starts another, or wakes for one, until the disk is back; and the end is not held up by them."""
+    pids, _thaw = stuck
+    for _ in range(5):
+        desk.ask("write", path=str(tmp_path / "a"), text="", limit_s=100.0)
+        desk.wait(dt=40.0)
+        assert desk.clerk.deadline_t() > desk.now, "no loop may spin meanwhile"
+        desk.clerk.renew()
+    assert desk.clerk.pid is None
+    assert len(set(pids)) == CLERKS
+    assert all(proctree.read(pid) for pid in pids)
+    assert len(said(desk)) == 1
+    begun = CLOCK.now()
+    desk.clerk.close()
+    assert CLOCK.now() - begun < 2.0
+
+
+@freezer.needed
+def test_the_disk_is_back_and_so_is_the_clerk(desk, tmp_path, stuck):
+    pids, thaw = stuck
+    thaw()
+    desk.until(lambda: desk.clerk.pid, dt=1.0)
+    desk.ask("write", path=str(tmp_path / "a"), text="")
+    assert desk.answer() is None
+    desk.until(lambda: not any(proctree.read(pid) for pid in pids))
+    assert [note.rpartition(": ")[2] for note in said(desk)][-1] == "works again"
 
 
 def test_a_stopped_clerk_is_replaced(desk, tmp_path):
