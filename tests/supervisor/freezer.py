@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import select
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +28,24 @@ def frozen(*pids: int) -> Iterator[Path]:
         yield group
     finally:
         thaw(group)
-        for pid in (group / "cgroup.procs").read_text().split():
-            (ROOT / "cgroup.procs").write_text(pid)
-        group.rmdir()
+        _remove(group)
 
 
 def thaw(group: Path) -> None:
     (group / "freezer.state").write_text("THAWED")
+
+
+def _remove(group: Path) -> None:
+    """Who lives goes back; who was killed meanwhile is about to leave."""
+    for _ in range(500):
+        for pid in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                (ROOT / "cgroup.procs").write_text(pid)
+        try:
+            group.rmdir()
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        select.select([], [], [], 0.01)
+    raise AssertionError(f"{group} is still in use")
