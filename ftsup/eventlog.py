@@ -118,15 +118,19 @@ def stream(path: Path, notes: list[str]) -> Iterator[Line]:
     notes += reader.notes_of(path)
 
 
-def gist(path: Path, *, last: int = 200) -> Iterator[Line]:
-    """The lines that led to orders, those of leaders that began, and the last ones: what routine lay between is not even decoded."""
+def gist(path: Path, *, last: int = 20) -> Iterator[Line]:
+    """The lines that led to orders, those of leaders that began, the last ones, and the last that tell of progress.
+
+    The routine that lies between, nearly all of a long log, is not even decoded.
+    """
     try:
         texts = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return
     reader = _Reader(gaps=False)
-    for n, text in enumerate(texts, start=1):
-        if n > len(texts) - last or b'"orders":[' in text or b'"LeaderStarted"' in text:
+    wanted = {*range(len(texts))[-last:], *[n for n, text in enumerate(texts) if b'"Progressed"' in text][-last:]}
+    for n, text in enumerate(texts):
+        if n in wanted or b'"orders":[' in text or b'"LeaderStarted"' in text:
             line = reader.take(text)
             if line is not None:
                 yield line

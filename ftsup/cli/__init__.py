@@ -20,6 +20,7 @@ COMMANDS = {
     "submit": ("ftsup.cli.submit", "submit", "Check a configuration, write the batch script and submit it."),
     "render": ("ftsup.cli.submit", "render", "Write the batch script to standard output."),
     "status": ("ftsup.cli.show", "status", "Show how a run is doing."),
+    "top": ("ftsup.cli.top", "top", "Watch a run over the whole terminal."),
     "logs": ("ftsup.cli.logs", "logs", "Show what the ranks print."),
     "list": ("ftsup.cli.show", "list_runs", "List the runs."),
     "explain": ("ftsup.cli.explain", "explain_run", "Tell what happened to a run, what it cost, and what to change."),

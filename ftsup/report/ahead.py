@@ -11,7 +11,7 @@ from ftsup.policy.state import Stage as At
 from ftsup.ports import Job, JobState
 from ftsup.report.runs import Now
 from ftsup.report.story import Saving, Stage
-from ftsup.report.words import clock, names, parsed, short_time
+from ftsup.report.words import clock, names, parsed, short_time, to_the_minute
 
 SOON_S = 3600.0
 """What is due later than this is told by the clock on the wall."""
@@ -49,8 +49,10 @@ def over(stage: Stage, *, name: str) -> str:
     return "nothing: it is done" if stage is Stage.FINISHED else "nothing: it was cancelled, and does not come back"
 
 
-def gone(job: Job | None, *, name: str, begun: bool) -> str:
-    """A run whose leader says nothing."""
+def gone(job: Job | None, *, name: str, begun: bool, asked: bool) -> str:
+    """A run whose leader says nothing. `asked`: Slurm was, whatever it said."""
+    if not asked:
+        return f"it depends on Slurm, which ftsup status {name} asks"
     if job is None or job.state is JobState.UNKNOWN:
         return "not known: its leader says nothing, and Slurm's answer is missing"
     if job.state is JobState.PENDING:
@@ -91,4 +93,4 @@ def _when(when: datetime, now: datetime) -> str:
     ahead_s = (when - now).total_seconds()
     if ahead_s < 1.0:
         return "now"
-    return f"in {short_time(ahead_s)}" if ahead_s < SOON_S else f"at {clock(when, now=now)}"
+    return f"in {to_the_minute(ahead_s)}" if ahead_s < SOON_S else f"at {clock(when, now=now)}"

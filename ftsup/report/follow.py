@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ftsup import eventlog
 from ftsup.report import runs
-from ftsup.report.runs import View
+from ftsup.report.runs import Now, View
 from ftsup.report.story import Story, fold, tell
 from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
@@ -23,6 +23,8 @@ class Follower:
         self._offset = 0
         self._story = Story()
         self._notes: tuple[str, ...] = ()
+        self._now: Now | None = None
+        self._seen: tuple[int, ...] = ()
 
     def look(self) -> View:
         """The run as it is now."""
@@ -38,7 +40,18 @@ class Follower:
             for line in lines:
                 self._story = fold(self._story, line)
             self._notes = (*self._notes, *(one_line(note, width=300) for note in notes))[-_NOTES:]
-        return runs.view(self._run, self._story, (*self._notes, *trouble))
+        seen = self._status()
+        if seen != self._seen:
+            self._seen, (self._now, _) = seen, runs.now_of(self._run)
+        return runs.view(self._run, self._story, (*self._notes, *trouble), known=self._now)
+
+    def _status(self) -> tuple[int, ...]:
+        """Which status.json lies there: with some thousand ranks it is worth not to be read twice."""
+        try:
+            facts = self._run.status.stat()
+        except OSError:
+            return ()
+        return (facts.st_ino, facts.st_mtime_ns, facts.st_size)
 
 
 def gist(run: RunDir) -> View:

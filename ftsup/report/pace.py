@@ -10,9 +10,11 @@ from itertools import pairwise
 from statistics import median
 
 import msgspec
+from msgspec.structs import replace
 
 from ftsup.events import Epoch
 from ftsup.report.story import Pace, Story
+from ftsup.report.words import parsed
 
 RECENT = 10
 """So many stretches, about a minute each, make the rate."""
@@ -56,9 +58,30 @@ def rate_per_min(story: Story, *, since_s: float | None = None, step_now: int | 
     return median(moved) if moved else None
 
 
-def bars(values: Sequence[float], *, glyphs: str, width: int) -> str:
-    """The last values as bars from nothing to the greatest; nothing at all is the lowest bar."""
-    shown = values[-width:]
-    top = max(shown, default=0.0)
+def course(track: Sequence[Pace], *, end_s: float, span_s: float, slots: int) -> list[float]:
+    """The rate in each of so many equal parts of the time before `end_s`, in steps a minute; nothing where it did not step."""
+    width_s = span_s / slots
+    steps = [0.0] * slots
+    for a, b in pairwise(track):
+        took_s = b.at.t - a.at.t
+        if (a.epoch, a.at.grant) != (b.epoch, b.at.grant) or took_s <= 0 or b.step <= a.step:
+            continue
+        first, last = (int((t - end_s + span_s) // width_s) for t in (a.at.t, b.at.t))
+        for slot in range(max(first, 0), min(last, slots - 1) + 1):
+            begin_s = end_s - span_s + slot * width_s
+            within_s = min(b.at.t, begin_s + width_s) - max(a.at.t, begin_s)
+            steps[slot] += (b.step - a.step) * max(within_s, 0.0) / took_s
+    return [done / width_s * 60 for done in steps]
+
+
+def on_the_wall(pace: Pace) -> Pace | None:
+    """The same point by the wall clock, which goes on over grants; None: its time cannot be read."""
+    when = parsed(pace.at.wall)
+    return None if when is None else replace(pace, at=replace(pace.at, t=when.timestamp()))
+
+
+def bars(values: Sequence[float], *, glyphs: str) -> str:
+    """Values as bars from nothing to the greatest; only nothing at all is the lowest bar."""
+    top = max(values, default=0.0)
     steps = len(glyphs) - 1
-    return "".join(glyphs[0 if not top or value <= 0 else max(1, round(value / top * steps))] for value in shown)
+    return "".join(glyphs[0 if value <= 0 else max(1, round(value / top * steps))] for value in values)

@@ -96,7 +96,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody asked for it."""
     queue: str
     """What Slurm says of a job that says nothing itself."""
+    told: tuple[str, ...]
+    """What the leader told people last."""
     notes: tuple[str, ...]
+    """What could not be read."""
 
 
 def rows(story: Story) -> tuple[Row, ...]:
@@ -138,7 +141,7 @@ def page(view: View, *, now: datetime, job: Job | None = None, trouble: str = ""
     quiet_s = since_s(_last_wall(view), now)
     stage = _stage(view, now)
     step_now, seen_s = _step_now(view), _seen_s(view)
-    rate = rate_per_min(story, since_s=seen_s, step_now=step_now) if stage is Stage.TRAINING else None
+    rate = rate_per_min(story, since_s=seen_s, step_now=step_now) if stage is Stage.TRAINING and not silent(view, now=now) else None
     sealed = story.sealed[-1] if story.sealed else None
     at_risk = None if step_now is None or sealed is None or sealed.step is None else max(step_now - sealed.step, 0)
     left_s = None if story.left_s is None or story.left_at is None else story.left_s - (since_s(story.left_at.wall, now) or 0.0)
@@ -146,7 +149,7 @@ def page(view: View, *, now: datetime, job: Job | None = None, trouble: str = ""
         run=view.id,
         path=view.path,
         stage=stage,
-        next=_next(view, stage, job, now=now, name=name or view.id),
+        next=_next(view, stage, job, now=now, name=name or view.id, asked=bool(job or trouble)),
         job=story.job or view.job,
         restarts=story.restarts,
         grants=story.grants,
@@ -175,17 +178,18 @@ def page(view: View, *, now: datetime, job: Job | None = None, trouble: str = ""
         incidents=rows(story),
         cancelled=view.cancelled,
         queue=trouble or (ahead.queue(job) if job else ""),
+        told=view.story.notes,
         notes=view.notes,
     )
 
 
-def _next(view: View, stage: Stage, job: Job | None, *, now: datetime, name: str) -> str:
+def _next(view: View, stage: Stage, job: Job | None, *, now: datetime, name: str, asked: bool) -> str:
     if stage.over:
         return ahead.over(stage, name=name)
     if not view.job and stage is Stage.WAITING:
         return "nothing: it was never submitted"
     if silent(view, now=now):
-        return ahead.gone(job, name=name, begun=view.story.grants > 0)
+        return ahead.gone(job, name=name, begun=view.story.grants > 0, asked=asked)
     if view.now is None:
         return "not known: the leader has written no status.json yet"
     return ahead.under_way(view.now, saving=view.story.saving, trains=stage is Stage.TRAINING, at=now)

@@ -31,7 +31,7 @@ def text(facts: Page, *, now: datetime) -> str:
 
 def in_short(facts: Page) -> str:
     """The page in one line, for a log of what changed."""
-    parts = [f"{facts.run}: {facts.stage.value}", *(_counters(facts) if facts.grants else ())]
+    parts = [f"{facts.run}: {facts.stage.value}", *(counters(facts) if facts.grants else ())]
     if facts.sealed is not None:
         parts.append(f"sealed {facts.sealed}")
     if facts.incidents:
@@ -45,14 +45,14 @@ def _lines(facts: Page, now: datetime) -> Iterator[tuple[str, str]]:
     yield "", f"{facts.run}: {facts.stage.value}"
     if facts.reason:
         yield "  ", facts.reason
-    for line in (*_worries(facts, now), f"next: {facts.next}", *_where(facts), *_asked(facts, now)):
+    unmended = (incident(row, now) for row in facts.incidents if _open(row, facts))
+    for line in (*unmended, *worries(facts), f"next: {facts.next}", *_where(facts), *_asked(facts, now)):
         yield "  ", line
     yield from _incidents(facts, now)
 
 
-def _worries(facts: Page, now: datetime) -> Iterator[str]:
-    """What is wrong, and what Slurm says to it."""
-    yield from (_incident(row, now) for row in facts.incidents if _open(row, facts))
+def worries(facts: Page) -> Iterator[str]:
+    """What is wrong beside the incidents, and what Slurm says to it."""
     if facts.cancelled and not facts.stage.over:
         yield "cancel was asked for, and is on its way"
     if facts.quiet_s is not None and facts.quiet_s > SILENT_S and not (facts.stage.over or facts.stage is Stage.REQUEUED):
@@ -70,8 +70,8 @@ def _where(facts: Page) -> Iterator[str]:
         if facts.job and not facts.queue:
             yield f"job {facts.job}"
         return
-    yield "; ".join(_counters(facts))
-    yield _checkpoint(facts)
+    yield "; ".join(counters(facts))
+    yield checkpoint(facts)
     left = "" if facts.left_s is None else f"; {short_time(facts.left_s)} of the grant left"
     attempt = f"attempt {facts.epoch}" if facts.epoch else "no attempt yet"
     restarts = f" (restart {facts.restarts})" if facts.restarts else ""
@@ -88,7 +88,8 @@ def budgets(left: dict[str, Budget]) -> str:
     return ", ".join([*spent, *full])
 
 
-def _counters(facts: Page) -> Iterator[str]:
+def counters(facts: Page) -> Iterator[str]:
+    """How far it is, and how fast."""
     rate = "" if facts.rate_per_min is None else f", {facts.rate_per_min:.3g} steps/min"
     yield f"step {facts.step}{rate}" if facts.step is not None else "step not known"
     if facts.phase not in {"", "step"} and not facts.stage.over:
@@ -97,7 +98,8 @@ def _counters(facts: Page) -> Iterator[str]:
         yield f"watched by {facts.watched_by.value}"
 
 
-def _checkpoint(facts: Page) -> str:
+def checkpoint(facts: Page) -> str:
+    """What a restart would begin with, and what would be lost."""
     saved = f"saved step {facts.saved_step}" if facts.saved_step is not None else "nothing saved yet"
     if facts.sealed is None:
         return f"{saved}; no sealed checkpoint"
@@ -126,14 +128,15 @@ def _incidents(facts: Page, now: datetime) -> Iterator[tuple[str, str]]:
             + (f"; the newest {len(shown)}:" if more else ":"),
         )
     for row in reversed(shown):
-        yield "    ", _incident(row, now)
+        yield "    ", incident(row, now)
     if more:
         yield "    ", f"{more} older: ftsup explain {facts.run}"
 
 
-def _incident(row: Row, now: datetime) -> str:
+def incident(row: Row, now: datetime) -> str:
+    """One incident: when, what, what was done, what it cost."""
     name = f"incident {row.number}" if row.number else "requeue" if row.verdict is VerdictKind.REQUEUE else "interruption"
-    what = [] if row.reason.startswith(row.fault) else [row.fault]
+    what = [] if row.fault in row.reason else [row.fault]
     if row.verdict:
         what.append(row.reason if row.verdict is VerdictKind.RESTART else f"{row.verdict.value}: {row.reason}")
     found = [] if row.detected_s is None else [f"found after {short_time(row.detected_s)}" if row.detected_s else "found at once"]

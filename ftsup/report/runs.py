@@ -135,9 +135,9 @@ def read(run: RunDir) -> View:
     return view(run, story, notes)
 
 
-def view(run: RunDir, story: Story, notes: Sequence[str]) -> View:
-    """A run whose log was read already, with what else lies in its directory."""
-    now, more = _now(run.status)
+def view(run: RunDir, story: Story, notes: Sequence[str], *, known: Now | None = None) -> View:
+    """A run whose log was read already (and `known`: its status.json), with what else lies in its directory."""
+    now, more = now_of(run) if known is None else (known, [])
     return View(
         id=run.id,
         path=str(run.root),
@@ -149,9 +149,10 @@ def view(run: RunDir, story: Story, notes: Sequence[str]) -> View:
     )
 
 
-def _now(path: Path) -> tuple[Now | None, list[str]]:
+def now_of(run: RunDir) -> tuple[Now | None, list[str]]:
+    """The leader's view of now, and what there is to say about it."""
     try:
-        data: Any = msgspec.json.decode(path.read_bytes())
+        data: Any = msgspec.json.decode(run.status.read_bytes())
         return msgspec.convert(data, Now, strict=False), []
     except FileNotFoundError:
         return None, []

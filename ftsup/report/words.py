@@ -54,5 +54,10 @@ def count(number: int, noun: str) -> str:
 
 def ago(past_s: float) -> str:
     """`3 s ago`, `2 h 5 min ago`: nobody wants tenths of the past."""
-    whole = max(round(past_s), 0)
-    return f"{whole} s ago" if whole < 60 else f"{short_time(whole)} ago"  # noqa: PLR2004 - seconds of a minute
+    return f"{to_the_minute(past_s)} ago"
+
+
+def to_the_minute(value_s: float) -> str:
+    """Whole seconds below a minute, then whole minutes."""
+    whole = max(round(value_s), 0)
+    return f"{whole} s" if whole < 60 else short_time(whole // 60 * 60)  # noqa: PLR2004 - seconds of a minute
