@@ -218,6 +218,14 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
     """Of every file's path and size."""
 
 
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that a restart from an earlier step has left behind."""
+
+    name: str
+    stamp: str
+    """Of its files' sizes, times and places: another one means that it was written anew."""
+
+
 class Picking(Event, frozen=True, kw_only=True):
     """A checkpoint is being read back: so much of it since the last time that this was told."""
 
@@ -236,6 +244,10 @@ class CheckpointPicked(Event, frozen=True, kw_only=True):
     """Below the directory of the checkpoints; empty where an older ftsup wrote this."""
     files: Files | None = None
     took_s: float = 0.0
+    left: tuple[Left, ...] | None = None
+    """A person wanted an earlier one: these are left behind, until they are written anew. None: nobody did."""
+    refused: str = ""
+    """A person wanted an earlier one, and there is none: why. This is the newest."""
 
 
 class PickFailed(Event, frozen=True, kw_only=True):
@@ -512,11 +524,40 @@ class Decided(Event, frozen=True, kw_only=True):
     mirrored: bool
 
 
+class Request(Enum):
+    """What a person may ask of a run."""
+
+    CANCEL = "cancel"
+    STOP = "stop"
+    PAUSE = "pause"
+    REQUEUE = "requeue"
+    RESTART = "restart"
+
+
 class Asked(Event, frozen=True, kw_only=True):
     """A person asked for something."""
 
-    request: str
+    request: Request
     who: str
+    wall: str = ""
+    """When, by the clock of where it was typed."""
+    from_step: int | None = None
+    """Restart from a checkpoint of this step at most."""
+    avoid: tuple[str, ...] = ()
+    """Requeue without these nodes."""
+    id: str = ""
+    """The request's own name: it is heard once, however often it is read."""
+
+
+class Continued(Event, frozen=True, kw_only=True):
+    """`ftsup submit --continue`: what follows is a new job of the same run; budgets and the hard cap start again."""
+
+    n: int
+    """Counts the continuations of the run, from 1."""
+    who: str
+    wall: str = ""
+    changed: tuple[str, ...] = ()
+    """Keys of the configuration that are not as they were."""
 
 
 class Noted(Event, frozen=True, kw_only=True):
@@ -533,7 +574,8 @@ LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
     LeaderStarted, Tick, Away, NodeUp, NodeSilent, StartFailed, StepEnded, Picking, CheckpointPicked, PickFailed, Sealed,
     Quarantined, Pruned, CheckpointsTaken, Prepared,
     Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Busy, Stalled, Moving, RankEnded, Reported,
-    Collected, AttemptOver, Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked, Noted,
+    Collected, AttemptOver, Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked,
+    Continued, Noted,
 ]  # fmt: skip
 
 
@@ -555,6 +597,7 @@ class VerdictKind(Enum):
     STOP = "stop"
     FINISHED = "finished"
     CANCELLED = "cancelled"
+    PAUSED = "paused"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -593,6 +636,10 @@ class PickCheckpoint(Order, frozen=True, kw_only=True):
     """Those of which a manifest has to be there."""
     ended: bool = False
     """The last attempt ended by itself, and well."""
+    from_step: int | None = None
+    """Of this step at most: a person wants it so."""
+    left: tuple[Left, ...] = ()
+    """Not these, unless they were written anew."""
 
 
 class Prepare(Order, frozen=True, kw_only=True):

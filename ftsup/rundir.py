@@ -11,7 +11,10 @@ by `share: group`); keys, `env.json` and requests are always 0600/0700.
     RUN/keys/                0700, the link's keys           RUN/incidents/<n>/incident.json, <node>/...
     RUN/worker/ftsup_worker/ what the ranks import           RUN/slurm-<job>.out  the batch script's own output
     RUN/git/<grant>.json     which code ran                  RUN/cancelled        it never comes back
-    RUN/cluster.json         which Slurm                     RUN/bash-requeues    counted by the batch script
+    RUN/cluster.json         which Slurm                     RUN/paused           it comes back when it is continued
+    RUN/typed.json           what `submit` was given, 0600   RUN/bash-requeues    counted by the batch script
+    RUN/continued.json       the newest --continue           RUN/submitting       sbatch was asked, its answer not written down
+    RUN/config.<n>.yaml      as it was before continuation n
 """
 
 from __future__ import annotations
@@ -92,6 +95,26 @@ class RunDir:
     def cancelled(self) -> Path:
         """There when it was cancelled: it never comes back."""
         return self.root / "cancelled"
+
+    @property
+    def paused(self) -> Path:
+        """There when it was paused while its job waited in the queue: a leader that begins ends at once."""
+        return self.root / "paused"
+
+    @property
+    def continued(self) -> Path:
+        """The newest continuation: a leader that does not find it in its log begins anew."""
+        return self.root / "continued.json"
+
+    @property
+    def submitting(self) -> Path:
+        """There while sbatch is asked, and after its answer was lost."""
+        return self.root / "submitting"
+
+    @property
+    def typed(self) -> Path:
+        """What `ftsup submit` was given: file, overrides, and where."""
+        return self.root / "typed.json"
 
     def decision(self, job: str, restarts: int) -> Path:
         """The mirrored decision of one grant."""

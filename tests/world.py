@@ -20,7 +20,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ftsup import events as ev
-from ftsup.events import Ask, Epoch, Fault, How, Line, VerdictKind
+from ftsup.events import Ask, Epoch, Fault, How, Line, Request, VerdictKind
 from ftsup.policy import machine as leading
 from ftsup.policy import node as noding
 from ftsup.policy import votes as voting
@@ -64,6 +64,10 @@ class World:
         self._ids: Iterator[int] = count(1)
         self.stored: list[int] = []
         """The steps of the checkpoints, as they were written."""
+        self.stamps: dict[int, int] = {}
+        """Step -> which write of it lies there."""
+        self.picks: list[int] = []
+        """The steps that attempts resumed from."""
         self.late_s: dict[str, float] = {}
         """Node -> how long its disk needs to show a checkpoint's files."""
         self.broken: dict[str, str] = {}
@@ -74,6 +78,7 @@ class World:
         self.apart = False
         """Ranks do not wait for each other."""
         # Slurm
+        self.job, self.continues = "7", 0
         self.job_state, self.completing, self.restarts = "RUNNING", False, 0
         self.excluded: set[str] = set()
         self.refusals = 0
@@ -111,7 +116,9 @@ class World:
             state = leading.step(state, line.event, self.rules).state
         assert state == self.state or not self.leader_alive, "replaying the log gives the same state"
         self.state, self.leader_alive, self.quit = state, True, None
-        self.tell(ev.LeaderStarted(job="7", restarts=self.restarts, host=self.names[0], pid=next(self._ids), nodes=self.names))
+        if sum(isinstance(line.event, ev.Continued) for line in self.log) < self.continues:
+            self.tell(ev.Continued(n=self.continues, who="ada"))
+        self.tell(ev.LeaderStarted(job=self.job, restarts=self.restarts, host=self.names[0], pid=next(self._ids), nodes=self.names))
 
     def kill_leader(self) -> None:
         self.leader_alive = False
@@ -214,14 +221,29 @@ class World:
             self.quit = order.code
 
     def _pick(self, order: ev.PickCheckpoint) -> None:
-        self.base = next((step for step in sorted(self.stored, reverse=True) if f"step{step}.pt" not in order.suspects), 0)
+        good = [step for step in sorted(self.stored, reverse=True) if f"step{step}.pt" not in order.suspects]
+        left, refused, found = None, "", None
+        if order.from_step is not None:
+            found = next((step for step in good if step <= order.from_step), None)
+            refused = "" if found else f"no checkpoint of step {order.from_step} at most"
+            left = tuple(self._left(step) for step in sorted(self.stored) if step > order.from_step) if found else None
+        if found is None:
+            found = next((step for step in good if self._left(step) not in order.left), 0)
+        self.base = found
         name = f"step{self.base}.pt" if self.base else ""
         path, files = (f"/c/{name}", ev.Files(count=1, size_bytes=self.base, digest=name)) if name else (None, None)
-        picked = ev.CheckpointPicked(epoch=order.epoch, path=path, step=self.base or None, name=name, files=files)
+        picked = ev.CheckpointPicked(
+            epoch=order.epoch, path=path, step=self.base or None, name=name, files=files, left=left, refused=refused
+        )
+        self.picks.append(self.base)
         self.at(0.0, lambda: self.tell(picked))
+
+    def _left(self, step: int) -> ev.Left:
+        return ev.Left(name=f"step{step}.pt", stamp=str(self.stamps[step]))
 
     def _store(self, step: int) -> None:
         """A checkpoint is written, and sealed in the background."""
+        self.stamps[step] = next(self._ids)
         if step not in self.stored:
             self.stored.append(step)
         self.at(2.0, lambda: self.tell(ev.Sealed(epoch=self.state.epoch, name=f"step{step}.pt", step=step)))
@@ -278,9 +300,25 @@ class World:
         self.limit_t = self.t + seconds
         return self.warn(seconds - self.rules.warning_s - early_s)
 
-    def ask(self, request: str, *, seconds: float = 0.0) -> World:
-        """A person asks for something, so many seconds from now."""
-        return self.at(seconds, lambda: self.tell(ev.Asked(request=request, who="ada")))
+    def ask(
+        self, request: str, *, seconds: float = 0.0, from_step: int | None = None, avoid: tuple[str, ...] = (), who: str = "ada"
+    ) -> World:
+        """A person asks for something, so many seconds from now; whatever the leader is doing, the request waits for one."""
+        asked = ev.Asked(request=Request(request), who=who, from_step=from_step, avoid=avoid, id=str(next(self._ids)))
+
+        def come() -> None:
+            if self.leader_alive and self.quit is None:
+                self.tell(asked)
+            elif self.over is None:
+                self.at(1.0, come)
+
+        return self.at(seconds, come)
+
+    def continued(self) -> World:
+        """`ftsup submit --continue`: another job of the same run."""
+        n = sum(isinstance(line.event, ev.Continued) for line in self.log) + 1
+        self.job, self.restarts, self.limit_t, self.continues = str(int(self.job) + 1), 0, None, n
+        return self.start()
 
     def cancel_job(self) -> None:
         """`scancel`."""
@@ -564,6 +602,14 @@ class World:
             rank.fault = Fault(how=how, node=rank.node, rank=rank.rank, **extra)
 
     # What happened -------------------------------------------------------------------------------------------------------
+
+    def answers(self) -> dict[str, int]:
+        """Request -> sentences that it was answered with at once."""
+        return {
+            line.event.id: sum(isinstance(order, ev.Notify) and order.kind in {"asked", "refused"} for order in line.orders)
+            for line in self.log
+            if isinstance(line.event, ev.Asked)
+        }
 
     def verdicts(self) -> list[tuple[VerdictKind, str]]:
         """The verdicts of all incidents, with the row that gave them."""

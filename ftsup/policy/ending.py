@@ -1,7 +1,8 @@
 """How a grant ends: closing with a verdict, the requeue until it shows, the time limit, and being told to end.
 
 Part of the leader's machine, pure as the rest. The law: a requeue is asked for at most once at a time and believed only when
-Slurm's state shows it; told to end by somebody else, nothing is requeued; a cancelled, stopped or finished run never begins again.
+Slurm's state shows it; told to end by somebody else, nothing is requeued; a cancelled, stopped, paused or finished run never begins
+again by itself.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ftsup import events as ev
-from ftsup.events import LeaderOrder, Verdict, VerdictKind
+from ftsup.events import LeaderOrder, Request, Verdict, VerdictKind
 from ftsup.policy.rules import Rules
-from ftsup.policy.state import Stage, State
+from ftsup.policy.state import Stage, State, Wish
 
 Change = tuple[State, tuple[LeaderOrder, ...]]
 
 AT_END = frozenset({Stage.CLOSE, Stage.REQUEUE, Stage.TERMED, Stage.OVER})
 BEFORE_END = frozenset(Stage) - AT_END - {Stage.NEW}
-CODES = {VerdictKind.FINISHED: 0, VerdictKind.REQUEUE: 0, VerdictKind.STOP: 1, VerdictKind.CANCELLED: 1, VerdictKind.RESTART: 1}
-STOPPED = "stop asked"
-"""The rule of a STOP that a person asked for."""
+CODES = {VerdictKind.FINISHED: 0, VerdictKind.REQUEUE: 0, VerdictKind.PAUSED: 0}
+"""What the job exits with; all others: 1."""
+ASKED = "asked"
+"""The rule of what a person asked for."""
 ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "GONE"})
 """Slurm's words for a job that is over, by none of our ways."""
 ASK_AGAIN_S = 2.0
@@ -34,9 +36,20 @@ TERMED_S = 600.0
 """Told to end, the job still runs, nobody says why: a preemption's grace can be that long."""
 
 
-def stopped(who: str, how: str) -> Verdict:
-    """A person asked for the run to be saved and stopped: it did what was wanted."""
-    return Verdict(kind=VerdictKind.STOP, reason=f"stopped by {who}, {how}", rule=STOPPED)
+def wished(wish: Wish, how: str) -> Verdict:
+    """A person asked for the run to be saved and stopped, paused or requeued: it did what was wanted."""
+    kind, done = {
+        Request.STOP: (VerdictKind.STOP, "stopped by"),
+        Request.PAUSE: (VerdictKind.PAUSED, "paused by"),
+        Request.REQUEUE: (VerdictKind.REQUEUE, "requeued for"),
+    }[wish.request]
+    without = f" without {', '.join(wish.avoid)}" if wish.avoid else ""
+    return Verdict(kind=kind, reason=f"{done} {wish.who}{without}, {how}", rule=ASKED, avoid=wish.avoid)
+
+
+def with_avoided(state: State, wish: Wish | None) -> tuple[str, ...]:
+    """All nodes that the run keeps out, with those that a person wants kept out."""
+    return tuple(dict.fromkeys((*state.history.avoided, *(wish.avoid if wish else ()))))
 
 
 def finished() -> Verdict:
@@ -56,7 +69,7 @@ def close(state: State, verdict: Verdict, t: float) -> Change:
 
 
 def _code(verdict: Verdict) -> int:
-    return 0 if verdict.rule == STOPPED else CODES[verdict.kind]
+    return 0 if verdict.rule == ASKED else CODES.get(verdict.kind, 1)
 
 
 def _decide(state: State) -> ev.Decide:
@@ -153,7 +166,7 @@ def chained(state: State, _event: ev.Chained, _rules: Rules) -> Change:
 
 def _requeue_said(state: State, event: ev.SlurmSaid) -> Change:
     if event.state == "CANCELLED":
-        return close(state, Verdict(kind=VerdictKind.CANCELLED, reason="cancelled while it was being requeued", rule="cancelled"), event.t)
+        return close(state, _cancelled(state, "cancelled while it was being requeued"), event.t)
     shows = event.completing or event.state == "PENDING" or event.restarts > state.restarts
     if not shows:
         return state, ()
@@ -220,17 +233,23 @@ def due(state: State, t: float, rules: Rules) -> Change:
 
 def leave(state: State, t: float, rules: Rules, reason: str) -> Change:
     """Requeue because of the time limit, if the budgets still allow it."""
-    if state.stopper:
-        return close(state, stopped(state.stopper, "the time limit came before the save was through"), t)
-    history = state.history
+    wish, history = state.wish, state.history
+    if wish is not None and wish.request in {Request.STOP, Request.PAUSE}:
+        return close(state, wished(wish, "the time limit came before the save was through"), t)
     if not may_requeue(state, rules):
         why = f"{history.requeues} requeues without progress (policy.requeues)"
         return close(state, Verdict(kind=VerdictKind.STOP, reason=why, rule="time limit"), t)
     if history.attempts >= rules.policy.hard_cap:
         why = f"{history.attempts} attempts in this run (policy.hard_cap)"
         return close(state, Verdict(kind=VerdictKind.STOP, reason=why, rule="time limit"), t)
-    state = replace(state, history=replace(state.history, requeues=state.history.requeues + 1))
-    return close(state, Verdict(kind=VerdictKind.REQUEUE, reason=reason, rule="time limit"), t)
+    if wish is not None and wish.request is Request.REQUEUE:  # that is what was wanted
+        return close(_requeued(state, wish), replace(wished(wish, reason), rule="time limit"), t)
+    return close(_requeued(state, None), Verdict(kind=VerdictKind.REQUEUE, reason=reason, rule="time limit"), t)
+
+
+def _requeued(state: State, wish: Wish | None) -> State:
+    history = replace(state.history, requeues=state.history.requeues + 1, avoided=with_avoided(state, wish))
+    return replace(state, history=history, wish=None if wish else state.wish)
 
 
 def may_requeue(state: State, rules: Rules) -> bool:
@@ -243,12 +262,25 @@ def instead(state: State, verdict: Verdict, fault: str, t: float, rules: Rules) 
     """A verdict to go on, held against what we were told meanwhile: a person's wish to stop, or an end that is too near for a restart."""
     if verdict.kind not in {VerdictKind.RESTART, VerdictKind.REQUEUE}:
         return verdict
-    if state.stopper:
-        return stopped(state.stopper, f"the newest checkpoint stands; last: {fault}")
+    if state.wish is not None:
+        verdict = _as_wished(state, state.wish, verdict, fault, rules)
+    if verdict.kind not in {VerdictKind.RESTART, VerdictKind.REQUEUE}:
+        return verdict
     near = state.warned and state.end_t is not None and state.end_t - t <= rules.warning_s + EARLY_S
     if not near or verdict.kind is VerdictKind.REQUEUE or not may_requeue(state, rules):
         return verdict
     return Verdict(kind=VerdictKind.REQUEUE, reason=f"{fault}; the time limit is near: requeue instead of a restart", rule="time limit")
+
+
+def _as_wished(state: State, wish: Wish, verdict: Verdict, fault: str, rules: Rules) -> Verdict:
+    """A verdict to go on, and a person's wish."""
+    if wish.request is Request.RESTART:
+        at_once = replace(verdict, reason=f"{fault}: restart here, at once, since {wish.who} asked for one", delay_s=0.0)
+        return at_once if verdict.kind is VerdictKind.RESTART else verdict
+    asked = wished(wish, f"the newest checkpoint stands; last: {fault}")
+    old = state.history.avoided
+    avoid = tuple(node for node in dict.fromkeys((*wish.avoid, *verdict.avoid)) if node not in old)
+    return replace(asked, avoid=avoid[: max(rules.policy.avoid_max - len(old), 0)], suspect=verdict.suspect)
 
 
 def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
@@ -290,9 +322,13 @@ def _find_out(state: State, t: float) -> Change:
 
 def _termed_tick(state: State, t: float, _rules: Rules) -> Change:
     if state.end_t is not None and t >= state.end_t:
-        # Nobody says why. No decision: the run is not over, and nothing of ours requeues it.
-        return replace(state, deadline_t=None), (*_leave(state), ev.Quit(code=1))
+        return _unexplained(state)
     return replace(state, deadline_t=t + ASK_AGAIN_S), (ev.AskSlurm(),)
+
+
+def _unexplained(state: State) -> Change:
+    """Nobody says why. No decision: the run is not over, and nothing of ours requeues it."""
+    return replace(state, deadline_t=None), (*_leave(state), ev.Quit(code=1))
 
 
 def meant_alone(state: State, event: ev.SlurmSaid) -> bool:
@@ -304,24 +340,23 @@ def meant_alone(state: State, event: ev.SlurmSaid) -> bool:
 
 def _termed_said(state: State, event: ev.SlurmSaid) -> Change:
     if event.state == "CANCELLED":
-        verdict = Verdict(kind=VerdictKind.CANCELLED, reason="cancelled (scancel)", rule="cancelled")
+        verdict = _cancelled(state, "cancelled (scancel)")
     elif event.state in {"TIMEOUT", "DEADLINE"}:
         verdict = Verdict(kind=VerdictKind.STOP, reason="the time limit ended the job before a requeue", rule="time limit")
     elif event.state == "PENDING" or event.restarts > state.restarts:
         verdict = Verdict(kind=VerdictKind.REQUEUE, reason="requeued by somebody else: go on from the newest checkpoint", rule="elsewhere")
+    elif event.completing and state.signalled and state.alone:
+        return _unexplained(state)  # Slurm waits for our end, and says only then what it was
     else:
         return state, ()
     return close(state, verdict, event.t)
 
 
-def asked(state: State, event: ev.Asked, _rules: Rules) -> Change:
-    """A person asked for something."""
-    told = state.stage is Stage.CLOSE and state.verdict is not None and state.verdict.kind is VerdictKind.CANCELLED
-    if event.request == "stop" and state.stage is not Stage.OVER:  # what cannot be done now is done by the next grant's leader
-        return replace(state, stopper=state.stopper or event.who), ()
-    if event.request != "cancel" or state.stage is Stage.OVER or told:
-        return state, ()
-    return close(state, Verdict(kind=VerdictKind.CANCELLED, reason=f"cancelled by {event.who}", rule="cancelled"), event.t)
+def _cancelled(state: State, reason: str) -> Verdict:
+    """Slurm has cancelled the job: that is how a job is paused that waits in the queue."""
+    if state.wish is not None and state.wish.request is Request.PAUSE:
+        return wished(state.wish, "its job was cancelled in Slurm")
+    return Verdict(kind=VerdictKind.CANCELLED, reason=reason, rule="cancelled")
 
 
 def taken(state: State, event: ev.CheckpointsTaken, _rules: Rules) -> Change:
@@ -337,7 +372,7 @@ def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         # The job ended under us (bash was killed, and we outlived it). Nothing is left to lead; the run itself is not over.
         return replace(state, deadline_t=None, end_t=None, ask_t=None), (*_leave(state), ev.Quit(code=1))
     if event.state == "CANCELLED" and state.stage in BEFORE_END:
-        return close(state, Verdict(kind=VerdictKind.CANCELLED, reason="cancelled (scancel)", rule="cancelled"), event.t)
+        return close(state, _cancelled(state, "cancelled (scancel)"), event.t)
     if state.stage is Stage.REQUEUE:
         return _requeue_said(state, event)
     if state.stage is Stage.TERMED:

@@ -22,11 +22,11 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.errors import RuleBroken
 from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
-from ftsup.policy import blame, ending, resume
+from ftsup.policy import blame, ending, resume, wishes
 from ftsup.policy import save as saving
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
 from ftsup.policy.rules import HangMode, Rules
-from ftsup.policy.state import Out, Stage, State
+from ftsup.policy.state import Checkpoints, Out, Stage, State
 
 Change = tuple[State, tuple[LeaderOrder, ...]]
 
@@ -42,7 +42,7 @@ def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
     if handler is None:
         message = f"no rule for {type(event).__name__} in stage {state.stage.value}"
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
-    if state.stage is Stage.NEW and not isinstance(event, ev.LeaderStarted):
+    if state.stage is Stage.NEW and not isinstance(event, (ev.LeaderStarted, ev.Continued)):
         message = f"{type(event).__name__} before LeaderStarted"
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
     after, orders = handler(state, event, rules)
@@ -128,9 +128,12 @@ def _attempt(state: State, t: float, rules: Rules) -> Change:
     state = replace(state, over=(), faults=(), suspects=(), launched_t=None)
     if missing:
         return enter(state, Stage.GATHER, t, rules, waiting=missing)
+    restart = state.wish if state.wish and state.wish.request is ev.Request.RESTART else None
+    known, back = state.checkpoints, restart if restart and restart.from_step is not None else None
     state = replace(
         state,
         epoch=ev.Epoch(state.epoch.grant, state.epoch.attempt + 1),
+        wish=None if restart else state.wish,
         returned=(),
         moved=False,
         unknown=False,
@@ -138,7 +141,7 @@ def _attempt(state: State, t: float, rules: Rules) -> Change:
         busy={},
         busy_t=None,
         told=False,
-        checkpoints=replace(state.checkpoints, begun=False),
+        checkpoints=replace(known, begun=False, wish=back or known.wish),
         history=replace(state.history, attempts=state.history.attempts + 1),
     )
     return enter(state, Stage.PICK, t, rules, waiting=())
@@ -182,10 +185,26 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
         ended=state.ended,
         saves=state.saves,
         saved_step=state.saved_step,
-        stopper=state.stopper,
+        wish=wishes.carried(state, event.nodes),
     )
     state, orders = enter(state, Stage.GATHER, event.t, rules, waiting=event.nodes)
     return replace(state, ask_t=event.t + rules.ask_s), (*orders, ev.AskSlurm())
+
+
+def _continued(state: State, event: ev.Continued, _rules: Rules) -> Change:
+    """A new job follows: nothing that was spent counts, and what a person may have mended is tried again."""
+    moved = bool({"workdir", "checkpoint.dir", "checkpoint.pattern"} & set(event.changed))
+    known = Checkpoints() if moved else Checkpoints(sealed=state.checkpoints.sealed, left=state.checkpoints.left)
+    return State(
+        epoch=state.epoch,
+        incident=state.incident,
+        best_step=state.best_step,
+        path=state.path,
+        checkpoints=known,
+        ended=state.ended,
+        saves=state.saves,
+        saved_step=state.saved_step,
+    ), ()
 
 
 def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
@@ -220,7 +239,10 @@ def _gave_up(state: State, t: float, rules: Rules, text: str) -> Change:
 
 
 def _step_ended(state: State, event: ev.StepEnded, rules: Rules) -> Change:
-    """While we gather: nobody else will come. Later it matters to nobody: a silent node gets a supervisor of its own."""
+    """While we gather: nobody else will come. While it trains it matters to nobody: a silent node gets a supervisor of its own."""
+    state = replace(state, alone=True)
+    if state.stage is Stage.TERMED:
+        return state, (ev.AskSlurm(),)
     return _gave_up(state, event.t, rules, event.text) if state.stage is Stage.GATHER and not state.instances else (state, ())
 
 
@@ -241,7 +263,9 @@ def _node_up(state: State, event: ev.NodeUp, rules: Rules) -> Change:
         return replace(state, silent={**state.silent, node: 1}), ()
     known = state.instances.get(node)
     silent = {n: count for n, count in state.silent.items() if n != node}
-    state = replace(state, instances={**state.instances, node: event.instance}, silent=silent, via={**state.via, node: event.via})
+    state = replace(
+        state, instances={**state.instances, node: event.instance}, silent=silent, via={**state.via, node: event.via}, alone=False
+    )
     stuck = _unkillable(event) if known != event.instance else ()
     state = replace(state, faults=(*state.faults, *stuck))
     if state.stage is Stage.GATHER:
@@ -309,10 +333,13 @@ def _picked(state: State, event: ev.CheckpointPicked, rules: Rules) -> Change:
     if newer and further:
         state = _refill(state)  # a script whose steps are unknown still shows its progress by what it saves
     base = event.step if event.path else 0
-    state = resume.picked(replace(state, path=event.path, base_step=base, ended=False), event)
-    if event.path is None and state.checkpoints.suspects:
-        return ending.close(state, resume.nothing_left(state, event), event.t)
-    return enter(state, Stage.PREPARE, event.t, rules, waiting=state.nodes)
+    state, told = resume.picked(replace(state, path=event.path, base_step=base, ended=False), event)
+    nothing_left = resume.nothing_left(state, event)
+    if nothing_left is not None:
+        state, orders = ending.close(state, nothing_left, event.t)
+    else:
+        state, orders = enter(state, Stage.PREPARE, event.t, rules, waiting=state.nodes)
+    return state, told + orders
 
 
 def _pick_failed(state: State, event: ev.PickFailed, rules: Rules) -> Change:
@@ -545,7 +572,7 @@ def _stopped(state: State, node: str, t: float, rules: Rules) -> Change:
 
 def _open(state: State, t: float, rules: Rules) -> Change:
     """An incident begins: evidence from every node that still has something of the attempt."""
-    state = replace(state, incident=state.incident + 1, held_s=0.0)
+    state = replace(state, incident=state.incident + 1, held_s=0.0, stopping=False)
     begun: LeaderOrder = ev.Incident(number=state.incident, epoch=state.epoch, faults=state.faults)
     waiting = tuple(node for node in state.nodes if node not in state.over)
     if not waiting or state.stage in {Stage.GATHER, Stage.PICK}:
@@ -557,6 +584,8 @@ def _open(state: State, t: float, rules: Rules) -> Change:
 
 def _judge(state: State, t: float, rules: Rules) -> Change:
     """Everything is gone: what follows?"""
+    if state.stopping:
+        return _restart(state, t, rules)
     if not state.faults:
         message = "nothing to judge"
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
@@ -578,6 +607,14 @@ def _judge(state: State, t: float, rules: Rules) -> Change:
         return replace(state, stage=Stage.BACK_OFF, waiting=(), deadline_t=t + verdict.delay_s), (closed, news)
     state, orders = _attempt(state, t, rules)
     return state, (closed, news, *orders)
+
+
+def _restart(state: State, t: float, rules: Rules) -> Change:
+    """The attempt was ended for a person. What happened on the way matters only where it keeps the next one from beginning."""
+    grave = tuple(fault for fault in state.faults if fault.how in {How.UNKILLABLE, How.HELLO})
+    if grave:
+        return _open(replace(state, faults=grave), t, rules)
+    return wishes.again(state, t), ()
 
 
 def _slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
@@ -632,6 +669,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.Chained: ending.chained,
     ev.AvoidSet: ending.avoid_set,
     ev.Decided: ending.decided,
-    ev.Asked: ending.asked,
+    ev.Asked: wishes.asked,
+    ev.Continued: _continued,
     ev.Noted: _same,
 }

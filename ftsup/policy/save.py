@@ -4,7 +4,7 @@
 
 Pure, a part of the leader's machine. `follow` is called after every event: it begins what is wanted as soon as it can be, and drops
 what an incident, a lost node or the end of the attempt has overtaken. Never a COMMIT before every rank has agreed. A save never
-keeps a requeue from its time, and whoever is asked to save for a warning or for `ftsup stop` may leave afterwards: that is no fault.
+keeps a requeue from its time, and whoever is asked to save for a warning or for a person may leave afterwards: that is no fault.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.events import Ask, Ears, Fault, How, LeaderOrder, Verdict, VerdictKind
-from ftsup.policy import ending
+from ftsup.policy import ending, wishes
 from ftsup.policy.rules import Rules
-from ftsup.policy.state import Save, Stage, State, Why
+from ftsup.policy.state import Save, Stage, State, Why, Wish
 
 Change = tuple[State, tuple[LeaderOrder, ...]]
 
@@ -33,20 +33,19 @@ YOUNG = 4
 """Beats after which a script that listens at every step is known to listen."""
 LOOK_S = 5.0
 """The most that a requeue waits, after the save, for Slurm's word that the end is near."""
-LEAVES = frozenset({Why.WARNING, Why.STOP})
-NOT_RUNNING = frozenset({Stage.GATHER, Stage.PICK, Stage.PREPARE, Stage.LAUNCH, Stage.BACK_OFF})
+LEAVES = frozenset({Why.WARNING, Why.ASKED})
 
 
 def follow(state: State, t: float, rules: Rules) -> Change:
     """After every event: drop what is overtaken, begin what is wanted."""
     state, orders = _drop(state)
     if state.stage is not Stage.RUN:
-        if state.stopper and state.stage in NOT_RUNNING:
-            return _stop(state, t, "nothing was training", orders)
-        return replace(state, save_t=None, look_t=None, answered=state.answered and state.warned), orders
-    if state.stopper and (state.launched_t is not None or _stored(state) or not rules.watched):
-        why = "its ranks wait for storage" if _stored(state) else "nothing could be saved on request"
-        return _stop(state, t, why, orders)
+        state, more = wishes.idle(state, t, rules)
+        return replace(state, save_t=None, look_t=None, answered=state.answered and state.warned), orders + more
+    if state.wish is not None and (why := _unsaved(state, state.wish, rules)):
+        state, more = wishes.carry_out(state, t, rules, why)
+        state, taken_back = _drop(state)
+        return state, (*orders, *taken_back, *more)
     state, more = _time(_upgrade(state), t, rules)
     orders += more
     if state.stage is not Stage.RUN or state.save is not None:
@@ -95,9 +94,20 @@ def again(state: State, t: float) -> State:
 # Wanted, and possible -----------------------------------------------------------------------------------------------------
 
 
+def _unsaved(state: State, wish: Wish, rules: Rules) -> str:
+    """Why a wish is carried out without a save. Empty: the ranks are asked first."""
+    if wish.from_step is not None:
+        return "what came after is left behind"
+    if _stored(state):
+        return "its ranks wait for storage: the newest checkpoint stands"
+    if state.launched_t is not None or not rules.watched:
+        return "nothing could be saved on request: the newest checkpoint stands"
+    return ""
+
+
 def _wanted(state: State, t: float) -> Why | None:
-    if state.stopper:
-        return Why.STOP
+    if state.wish:
+        return Why.ASKED
     if state.warned and not state.answered:
         return Why.WARNING
     return Why.EVERY if state.save_t is not None and t >= state.save_t else None
@@ -117,7 +127,7 @@ def _upgrade(state: State) -> State:
     save = state.save
     if save is None:
         return state
-    why = Why.STOP if state.stopper else Why.WARNING if state.warned and not state.answered else save.why
+    why = Why.ASKED if state.wish else Why.WARNING if state.warned and not state.answered else save.why
     return state if why is save.why else replace(state, save=replace(save, why=why))
 
 
@@ -231,8 +241,9 @@ def _done(state: State, save: Save, t: float, rules: Rules) -> Change:
     if save.missed:
         ranks = ", ".join(str(rank) for rank in sorted(set(save.missed)))
         orders = (ev.Notify(kind="save", text=f"the save{_at(at)} is partial: rank {ranks} had agreed to it, and took no part to its end"),)
-    if save.why is Why.STOP:
-        return _stop(state, t, "", orders)
+    if save.why is Why.ASKED:
+        state, more = wishes.carry_out(state, t, rules, f"saved{_at(at)}")
+        return state, orders + more
     if save.why is Why.EVERY:
         return state, orders
     state = replace(state, answered=True)
@@ -252,8 +263,9 @@ def _failed(state: State, t: float, rules: Rules, why: str) -> Change:
     state = replace(state, save=None, save_t=t + rules.every_s if rules.every_s else None)
     if save.why is Why.EVERY:
         return state, told
-    if save.why is Why.STOP:
-        return _stop(state, t, f"nothing could be saved on request: {why}", told)
+    if save.why is Why.ASKED:
+        state, more = wishes.carry_out(state, t, rules, f"nothing could be saved on request: {why}: the newest checkpoint stands")
+        return state, told + more
     text = f"warned of the end, and nothing can be saved on request: {why}; up to one checkpoint interval is replayed"
     if rules.plain:
         text = f"warned of the end; ranks have the signal itself (slurm.handlers is plain), and no save is asked for: {why}"
@@ -265,13 +277,6 @@ def _failed(state: State, t: float, rules: Rules, why: str) -> Change:
 
 def _at(step: int | None) -> str:
     return "" if step is None else f" at step {step}"
-
-
-def _stop(state: State, t: float, why: str, orders: tuple[LeaderOrder, ...]) -> Change:
-    """`ftsup stop`: the run ends."""
-    saved = f"saved{_at(state.saved_step)}" if not why else f"{why}: the newest checkpoint stands"
-    state, more = ending.close(state, ending.stopped(state.stopper, saved), t)
-    return state, orders + more
 
 
 def requeue(state: State, t: float, rules: Rules) -> Change:

@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-from ftsup.events import Ask, Ears, Epoch, Fault, Files, LeaderOrder, Verdict
+from ftsup.events import Ask, Ears, Epoch, Fault, Files, LeaderOrder, Left, Request, Verdict
 from ftsup.policy.judge import History
 
 
@@ -48,8 +48,17 @@ class Why(Enum):
     """checkpoint.every."""
     WARNING = "warning"
     """The time limit is near."""
-    STOP = "stop"
-    """`ftsup stop`."""
+    ASKED = "asked"
+    """`ftsup stop`, `pause`, `requeue` or `restart`."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person wants of the run, until it is done."""
+
+    request: Request
+    who: str
+    from_step: int | None = None
+    avoid: tuple[str, ...] = ()
 
 
 class Save(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +101,10 @@ class Checkpoints(msgspec.Struct, frozen=True, kw_only=True):
     """Whole, but attempts could not begin from them."""
     sealed: tuple[str, ...] = ()
     """The newest that were sealed in this run, newest last."""
+    left: tuple[Left, ...] = ()
+    """Those that a restart from an earlier step has left behind."""
+    wish: Wish | None = None
+    """The restart from an earlier step that the next pick serves."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,8 +178,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that had agreed to it took no part to its end."""
     look_t: float | None = None
     """The warning's save is through: until when Slurm may say whether the end is near."""
-    stopper: str = ""
-    """Who asked for the run to be saved and stopped."""
+    wish: Wish | None = None
+    """What a person asked for, and is still to be done."""
+    stopping: bool = False
+    """The attempt ends for a person's restart: no incident."""
 
     verdict: Verdict | None = None
     """What ends this grant, or ended the run."""
@@ -184,6 +199,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes whose supervisors were told to end."""
     signalled: bool = False
     """The leader itself was told to end."""
+    alone: bool = False
+    """The step has ended: no supervisor that was started with it is left."""
     tries: int = 0
     """Requests for the requeue so far."""
     refused: int = 0

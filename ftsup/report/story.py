@@ -40,11 +40,12 @@ class Stage(Enum):
     FINISHED = "finished"
     STOPPED = "stopped"
     CANCELLED = "cancelled"
+    PAUSED = "paused"
 
     @property
     def over(self) -> bool:
         """Nothing follows by itself."""
-        return self in {Stage.FINISHED, Stage.STOPPED, Stage.CANCELLED}
+        return self in {Stage.FINISHED, Stage.STOPPED, Stage.CANCELLED, Stage.PAUSED}
 
 
 _DECIDED = {
@@ -52,6 +53,7 @@ _DECIDED = {
     VerdictKind.FINISHED: Stage.FINISHED,
     VerdictKind.STOP: Stage.STOPPED,
     VerdictKind.CANCELLED: Stage.CANCELLED,
+    VerdictKind.PAUSED: Stage.PAUSED,
 }
 
 
@@ -260,7 +262,7 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
         case events.SlurmSaid(state="RUNNING"):
             return replace(story, left_s=event.left_s, left_at=now)
         case events.Asked(request=request, who=who):
-            return replace(story, wishes=(*story.wishes, Wish(request=request, who=who, at=now))[-_NOTES:])
+            return replace(story, wishes=(*story.wishes, Wish(request=request.value, who=who, at=now))[-_NOTES:])
         case events.Signalled() | events.Terminated():
             return replace(story, told=story.told or now)
         case events.CheckpointPicked(path=path):

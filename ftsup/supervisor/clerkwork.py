@@ -27,16 +27,14 @@ from ftsup.checkpoint.same import difference
 from ftsup.checkpoint.trouble import told
 from ftsup.errors import FtsupError
 from ftsup.events import Files
-from ftsup.supervisor import ranklogs
+from ftsup.supervisor import ranklogs, requests
 from ftsup.supervisor.files import write_whole
 from ftsup.supervisor.mirror import Mirror
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
-_REQUEST_CAP = 64 * 1024
 _FILE_CAP = 8 << 20
 _COPY_CAP = 64 << 20
-_LINE_CAP = 1024
 
 
 class Work:
@@ -52,6 +50,7 @@ class Work:
             "write": self.write,
             "requests": self.requests,
             "add_line": self.add_line,
+            "say": self.say,
             "copy": self.copy,
             "see": self.see,
             "logs": self.logs,
@@ -65,11 +64,15 @@ class Work:
         """A small file, whole or not at all."""
         write_whole(Path(path), text.encode(errors="surrogateescape"))
 
-    def requests(self, *, folder: str, cancelled: str = "") -> list[dict[str, str]]:
-        """Take what people ask for: only our own user's plain files, each once. The mark of a cancelled run stays, and asks always."""
-        found = take_requests(Path(folder))
-        mark = _read_plain(cancelled, cap_bytes=_LINE_CAP, ours=True)
-        return found if mark is None else [*found, {"request": "cancel", "who": mark.decode(errors="replace").strip().rpartition(" ")[2]}]
+    def requests(self, *, folder: str, known: list[str], cancelled: str = "", paused: str = "") -> Any:  # noqa: ANN401 - JSON
+        """What people ask for: only our own user's plain files. Those that are known are set aside; the marks of a run stay."""
+        found = requests.look(Path(folder), known=known)
+        marked = requests.marks(cancelled=cancelled, paused=paused)
+        return msgspec.to_builtins(msgspec.structs.replace(found, found=found.found + marked))
+
+    def say(self, *, text: str) -> None:
+        """A line for the output of the batch script, which is ours as well."""
+        os.write(sys.stderr.fileno(), f"ftsup: {text}\n".encode(errors="replace"))
 
     def add_line(self, *, path: str, line: str) -> None:
         """Add a line to a small file, once."""
@@ -88,21 +91,6 @@ class Work:
         return ranklogs.bring(Path(out), Path(target), final=final) if Path(out).is_dir() else False
 
 
-def take_requests(folder: Path) -> list[dict[str, str]]:
-    """The requests in a folder, oldest name first. What is not ours, not plain or not readable is left alone."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return []
-    try:
-        if os.fstat(fd).st_uid != os.geteuid():
-            return []
-        names = sorted(name for name in os.listdir(fd) if name.endswith(".json") and not name.startswith("."))  # noqa: PTH208 - by descriptor
-        return [request for name in names if (request := _take_request(fd, name)) is not None]
-    finally:
-        os.close(fd)
-
-
 def add_line(path: Path, line: str) -> None:
     """The file with the line at its end, unless it has it."""
     before = path.read_text() if path.exists() else ""
@@ -110,29 +98,16 @@ def add_line(path: Path, line: str) -> None:
         write_whole(path, f"{before}{line}\n".encode())
 
 
-def _take_request(folder: int, name: str) -> dict[str, str] | None:
-    data = _read_plain(name, folder=folder, cap_bytes=_REQUEST_CAP + 1, ours=True)
-    if data is None or len(data) > _REQUEST_CAP:
-        return None
-    os.rename(name, f"{name}.taken", src_dir_fd=folder, dst_dir_fd=folder)
+def _read_plain(path: str, *, cap_bytes: int) -> bytes | None:
+    """The beginning of a plain file; None for a link, a pipe or a folder."""
     try:
-        request = json.loads(data)
-        return {"request": str(request["request"]), "who": str(request.get("who", ""))}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _read_plain(path: str, *, folder: int | None = None, cap_bytes: int, ours: bool = False) -> bytes | None:
-    """The beginning of a plain file; None for a link, a pipe, a folder, or (`ours`) a file of somebody else."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENXIO, errno.EACCES, errno.ENOENT}:
             return None
         raise
     try:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or (ours and facts.st_uid != os.geteuid()):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
         parts = []
         while cap_bytes > 0 and (part := os.read(fd, cap_bytes)):

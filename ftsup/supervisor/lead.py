@@ -34,6 +34,7 @@ from ftsup.supervisor import starter
 from ftsup.supervisor.checkpoints import LAST_S, Checkpoints
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.files import write_whole
+from ftsup.supervisor.inbox import Inbox
 from ftsup.supervisor.keepwords import Me
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.leaderlink import LeaderLink
@@ -43,12 +44,13 @@ MIRROR_S = 10.0
 """The most that a Launch or a Requeue waits for the mirror, or an order for a local disk that is full."""
 STATUS_S = 5.0
 REQUESTS_S = 2.0
+SAY_S = 30.0
 SLURM_S = 30.0
 """The deadline of one call to Slurm; the call has shorter ones inside."""
 NOTIFY_S = 30.0
 LEAVE_S = 15.0
 """The most that quitting waits for the nodes' goodbye and the mirror: longer than nodes take, since our end is theirs."""
-TOLD_LEAVE_S = 5.0
+TOLD_LEAVE_S = 3.0
 """The same where Slurm told us to end: KillWait runs."""
 TOLD_MIRROR_S = 2.0
 """The most that the decision waits for the run directory then."""
@@ -83,7 +85,7 @@ class Lead:
         self.rules: Rules = config.rules()
         self.local = LocalDir(config.local_base(grant.environ), run.id, grant.job, "leader").root
         self.local.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.log, self.state = self._resume()
+        self.log, self.state, self.inbox = self._resume()
         self.mirrored = 0
         self.mirror_asked = False
         self.unwritten: list[Line] = []
@@ -91,9 +93,10 @@ class Lead:
         self.kill_wait_s: float | None = None
         self.silent_t: dict[str, float] = {}
         self.status_t = self.requests_t = 0.0
-        self.cancel_asked = False
         self.telling = 0
         """How many notify.commands run."""
+        self.saying = 0
+        """How many lines are on their way to the batch script's output."""
         self.quit: int | None = None
         self.quit_t: float | None = None
         self.signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -108,7 +111,7 @@ class Lead:
 
     # Beginning ------------------------------------------------------------------------------------------------------------
 
-    def _resume(self) -> tuple[eventlog.Log, State]:
+    def _resume(self) -> tuple[eventlog.Log, State, Inbox]:
         """The memory of the run, and the log in which it goes on."""
         us = (self.grant.job, self.grant.restarts)
 
@@ -124,7 +127,7 @@ class Lead:
             if state.stage is Stage.NEW and not isinstance(line.event, ev.LeaderStarted):
                 continue  # the lines before it are damaged; what is left still tells where we are
             state = step(state, line.event, self.rules).state
-        return log, state
+        return log, state, Inbox(lines)
 
     def _port(self) -> int:
         """The port of our predecessor in this grant, which the nodes know; else any."""
@@ -192,7 +195,7 @@ class Lead:
         """Step events through the machine, log them, act."""
         for event in events:
             if isinstance(event, ev.Noted):
-                say(f"{event.node}: {event.text}" if event.node else event.text)
+                self._say(f"{event.node}: {event.text}" if event.node else event.text)
             out = step(self.state, event, self.rules)
             if isinstance(event, ev.Tick) and out.state == self.state and not out.orders:
                 continue
@@ -202,6 +205,8 @@ class Lead:
                 self._progress(out.state)
             self.state = out.state
             n = self.log.next_n + len(self.unwritten)
+            if isinstance(event, ev.Asked):
+                self.inbox.logged(event, n)
             self.unwritten.append(Line(n=n, wall=self.clock.wall(), event=event, orders=out.orders))
             wait_s = MIRROR_S
             self.pending += [Pending(order=order, n=n, until_t=now + wait_s) for order in out.orders]
@@ -213,7 +218,7 @@ class Lead:
             try:
                 self.log.append(self.unwritten)
             except OSError as error:
-                say(f"the event log cannot be written: {self.log.path}: {error.strerror}")
+                self._say(f"the event log cannot be written: {self.log.path}: {error.strerror}")
             else:
                 self.unwritten = []
         if not self.unwritten:
@@ -244,12 +249,22 @@ class Lead:
         """For bash, which counts our deaths without progress."""
         self._keep("progress", f"{state.best_step}\n".encode())
 
+    def _say(self, text: str) -> None:
+        """For the batch script's output, which lies on the shared disk: writing there may hang, so the clerk does it."""
+
+        def said(_answer: object) -> list[LeaderEvent]:
+            self.saying -= 1
+            return []
+
+        self.saying += 1
+        self.clerk.ask("say", now=self.clock.now(), limit_s=SAY_S, then=said, text=text)
+
     def _keep(self, name: str, data: bytes) -> None:
         """A small file of ours on the local disk; one that is full for a while must not end us."""
         try:
             write_whole(self.local / name, data)
         except OSError as error:
-            say(f"{self.local / name} cannot be written: {error.strerror}")
+            self._say(f"{self.local / name} cannot be written: {error.strerror}")
 
     # Sensing --------------------------------------------------------------------------------------------------------------
 
@@ -274,9 +289,11 @@ class Lead:
                 "requests",
                 now=now,
                 limit_s=30.0,
-                then=self._requests,
+                then=lambda answer: self.inbox.hear(answer, wall=self.clock.wall()),
                 folder=str(self.run_dir.requests),
+                known=self.inbox.known(mirrored=self.mirrored),
                 cancelled=str(self.run_dir.cancelled),
+                paused=str(self.run_dir.paused),
             )
         self.checkpoints.look(self.state, now)
         if now - self.status_t >= STATUS_S:
@@ -315,13 +332,6 @@ class Lead:
             ev.Quit: self._quit,
         }
         actions[type(order)](order, now)
-
-    def _requests(self, answer: object) -> list[LeaderEvent]:
-        """What people asked for; the wish to end it for good is heard once."""
-        found = [one for one in requests(answer) if one.request != "cancel" or not self.cancel_asked]
-        wishes = [one for one in found if one.request == "cancel"]
-        self.cancel_asked = self.cancel_asked or bool(wishes)
-        return [one for one in found if one.request != "cancel" or one is wishes[0]]
 
     def _start_step(self, _order: ev.StartStep, now: float) -> None:
         why = self.step.start(self.grant.nodes, addresses=self.link.addresses)
@@ -409,8 +419,9 @@ class Lead:
     def _decide(self, order: ev.Decide, now: float) -> None:
         """The verdict first: bash reads it by its place."""
         verdict = order.verdict
+        word = "requeued" if order.done and verdict.kind is ev.VerdictKind.REQUEUE else verdict.kind.value
         decision = {
-            "verdict": "requeued" if order.done and verdict.kind is ev.VerdictKind.REQUEUE else verdict.kind.value,
+            "verdict": "stop" if verdict.kind is ev.VerdictKind.PAUSED else word,  # a batch script may be older than we are
             "code": order.code,
             "done": order.done,
             "reason": verdict.reason,
@@ -442,7 +453,7 @@ class Lead:
         self.clerk.ask("write", now=now, limit_s=60.0, then=nothing, path=str(folder / "incident.json"), text=text)
 
     def _notify(self, order: ev.Notify, now: float) -> None:
-        say(order.text)
+        self._say(order.text)
         command = self.config.notify.command
         if command:
             news = {"kind": order.kind, "text": order.text, "run": self.run_dir.id, "job": self.grant.job, "path": str(self.run_dir.root)}
@@ -466,17 +477,9 @@ class Lead:
         """Quit once the mirror holds the end and the nodes are gone, or after a while."""
         if self.quit is None or self.quit_t is None or self.telling:  # the last news are those that people wait for
             return False
-        ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and self.step.ended()
+        ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and not self.saying and self.step.ended()
         ended = ended and (self.checkpoints.over or self.state.stage is not Stage.OVER)
         return ended or self.clock.now() >= self.quit_t
-
-
-def requests(answer: object) -> list[ev.Asked]:
-    """What people asked for."""
-    if isinstance(answer, ClerkFailed):
-        return []
-    assert isinstance(answer, list)
-    return [ev.Asked(request=str(one["request"]), who=str(one["who"])) for one in answer]
 
 
 def nothing(_answer: object) -> list[LeaderEvent]:
@@ -485,7 +488,7 @@ def nothing(_answer: object) -> list[LeaderEvent]:
 
 
 def say(text: str) -> None:
-    """For the batch script's output, which lies on the shared disk: full or gone, it must not cost the leader."""
+    """For the batch script's output, before there is a clerk: full or gone, it must not cost the leader."""
     with contextlib.suppress(OSError):
         os.write(sys.stderr.fileno(), f"ftsup: {text}\n".encode(errors="replace"))
 

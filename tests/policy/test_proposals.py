@@ -20,7 +20,7 @@ def counting(world: World, *, seconds: int = 20) -> World:
     for node in world.nodes.values():
         node.delay_s = 1e9
         node.outbox.clear()
-    world.tell(ev.Asked(request="stop", who="ada"))
+    world.tell(ev.Asked(request=ev.Request.STOP, who="ada"))
     return world
 
 

@@ -208,9 +208,9 @@ def test_silences_that_passed_do_not_add_up() -> None:
 
 
 def test_wish_to_cancel_is_taken_once() -> None:
-    desk = Desk().running().tell(ev.Asked(request="cancel", who="me"))
-    assert desk.kinds() == ["Decide"]
-    assert desk.tell(ev.Asked(request="cancel", who="me")).orders == ()
+    desk = Desk().running().tell(ev.Asked(request=ev.Request.CANCEL, who="me"))
+    assert desk.kinds() == ["Notify", "Decide"]
+    assert desk.tell(ev.Asked(request=ev.Request.CANCEL, who="me")).kinds() == ["Notify"]
 
 
 # The node's machine -------------------------------------------------------------------------------------------------------

@@ -363,7 +363,7 @@ def test_a_leader_that_stays_away_for_longer_than_ranks_wait() -> None:
 
 @pytest.mark.parametrize("seconds", range(40, 48))
 def test_a_supervisor_that_dies_in_a_save_costs_an_attempt_and_no_more(seconds: int) -> None:
-    world = World(script=ASKS, steps=80).start().ask("nothing", seconds=1)
+    world = World(script=ASKS, steps=80).start()
     world.rules = replace(world.rules, every_s=35.0)
     world.at(seconds, lambda: world.kill_supervisor("n2")).run()
     replays(world)

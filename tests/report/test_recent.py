@@ -52,6 +52,6 @@ def test_what_is_left_of_the_grant_is_known_until_the_next_one(leader):
 
 
 def test_what_people_asked_for(leader):
-    leader.after(5).take(ev.Asked(request="stop", who="ada"))
+    leader.after(5).take(ev.Asked(request=ev.Request.STOP, who="ada"))
     (wish,) = leader.story.wishes
     assert (wish.request, wish.who, wish.at.t) == ("stop", "ada", 5.0)

@@ -119,7 +119,7 @@ def test_finished_and_started_again_by_a_stray_requeue(leader):
 
 
 def test_cancelled(leader):
-    leader.take(ev.Asked(request="cancel", who="me"))
+    leader.take(ev.Asked(request=ev.Request.CANCEL, who="me"))
     assert leader.story.stage is Stage.CANCELLED
     assert "me" in leader.story.verdict.reason
 

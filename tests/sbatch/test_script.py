@@ -180,9 +180,10 @@ def test_term_while_it_waits_for_a_requeue_ends_the_asking(world):
     assert world.requeues == 1
 
 
+@pytest.mark.parametrize("mark", ["cancelled", "paused"])
 @pytest.mark.parametrize("acts", [DIE, "decide requeue 75"])
-def test_a_cancelled_run_is_never_requeued(world, acts):
-    (world.run.root / "cancelled").touch()
+def test_a_cancelled_or_paused_run_is_never_requeued(world, acts, mark):
+    (world.run.root / mark).touch()
     assert world.job(acts) == 1
     assert world.requeues == 0
 
