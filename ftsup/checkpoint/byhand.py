@@ -96,7 +96,7 @@ def _examine(disk: Disk, home: Home, entry: Entry, complete: str) -> Finding:
     else:
         if manifest is None:
             return _by_kind(disk, home, entry, complete)
-    seen = look(disk, home, entry, Ask(complete=complete, act=False, stay_cached=False), newest=True)
+    seen = look(disk, home, entry, Ask(complete=complete, act=False, stay_cached=False))
     return Finding(name=entry.name, standing=_SEALED[seen.state], why=seen.why.removeprefix("damaged: "), damages=seen.damages)
 
 
@@ -113,13 +113,6 @@ def _by_kind(disk: Disk, home: Home, entry: Entry, complete: str) -> Finding:
         return Finding(name=entry.name, standing=Standing.DAMAGED, why=f"{damages[0]}{more}", damages=damages)
     standing = Standing.WHOLE if said.whole is Whole.YES else Standing.UNSURE
     return Finding(name=entry.name, standing=standing, why=said.why, blind=report.blind)
-
-
-def sign_of(entry: Entry, newest: Entry, vouched: Vouched) -> Sign:
-    """What says that it is whole if its kind cannot: a person, or a newer one, where the names say which is newer."""
-    if vouched is Vouched.YES:
-        return Sign.SAID
-    return Sign.NEWER if entry.step is not None and newest.step is not None and newest.step > entry.step else Sign.NONE
 
 
 def refusal(disk: Disk, home: Home, entry: Entry, *, vouched: Vouched, complete: str = "") -> Sealing | None:

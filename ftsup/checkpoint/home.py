@@ -4,7 +4,7 @@
     quarantine/NAME.1/      a damaged checkpoint, its manifest, and why.txt
     trash/NAME.1            a checkpoint that is being removed
     pins/NAME               this one stays
-    cut/NAME.json           its attempt died while it was the newest, and its kind cannot say whether it is whole
+    attempt.json            what was there without a seal when the last attempt began, and what spoke for it
     owner/owner.json        the run that owns the directory
     verified.json           when which was last read back
 
@@ -54,9 +54,9 @@ class Home(msgspec.Struct, frozen=True):
         return self.own / "pins"
 
     @property
-    def cut(self) -> Path:
-        """What an attempt left behind without a sign that it is whole."""
-        return self.own / "cut"
+    def attempt(self) -> Path:
+        """What the last attempt found when it began."""
+        return self.own / "attempt.json"
 
     @property
     def owner(self) -> Path:
@@ -75,10 +75,6 @@ class Home(msgspec.Struct, frozen=True):
     def manifest(self, name: str) -> Path:
         """Its manifest."""
         return self.sealed / (encoded(name) + _JSON)
-
-    def cut_mark(self, name: str) -> Path:
-        """Its mark."""
-        return self.cut / (encoded(name) + _JSON)
 
 
 def encoded(name: str) -> str:

@@ -89,9 +89,8 @@ def _move_manifest(disk: Disk, home: Home, name: str, box: Path) -> None:
 
 def forget(disk: Disk, home: Home, name: str) -> None:
     """What we know about a checkpoint that is gone, and the folders that it leaves empty."""
-    for path in (home.manifest(name), home.cut_mark(name)):
-        with contextlib.suppress(FileNotFoundError):
-            disk.unlink(path)
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(home.manifest(name))
     above = home.checkpoint(name).parent
     while above != home.folder:
         with contextlib.suppress(OSError):

@@ -1,18 +1,19 @@
 """Which checkpoint an attempt resumes from: the newest that verifies. What is damaged is quarantined, what was never whole is passed over.
 
-The old attempt is proven dead when this is asked, so nobody writes. Nothing is moved before a good one is found: where all are damaged,
-the next look finds what this one found. Knows no clock: whoever wants a slow NFS to be waited for passes `again`.
+The old attempt is proven dead when this is asked, so nobody writes (`attempts.py` has what that says of what it left). Nothing is moved
+before a good one is found: where all are damaged, the next look finds what this one found. Knows no clock: whoever wants a slow NFS to
+be waited for passes `again`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection
 from enum import Enum
 from pathlib import Path
 
 import msgspec
 
+from ftsup.checkpoint.attempts import Began, ending
 from ftsup.checkpoint.digests import Each, nothing
 from ftsup.checkpoint.disk import MEDIA
 from ftsup.checkpoint.entries import Entry, entries, manifest_of
@@ -21,10 +22,11 @@ from ftsup.checkpoint.formats.kind import Report, Whole
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.manifest import Manifest, Newer
 from ftsup.checkpoint.moves import quarantine, sweep
-from ftsup.checkpoint.seal import Label, Outcome, Sign, is_cut, mark_cut, seal, sealed_names
+from ftsup.checkpoint.seal import Label, Outcome, Sign, seal, sealed_names
 from ftsup.checkpoint.trouble import told
 from ftsup.checkpoint.verify import MISSING, Damage, verify
 from ftsup.errors import Damaged
+from ftsup.events import Epoch
 from ftsup.ports import Disk
 
 _TELL = 3
@@ -84,6 +86,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Those that the caller knows to have been sealed: without a manifest they are damaged."""
     label: Label = Label()
     """For what is sealed now."""
+    epoch: Epoch | None = None
+    """Of the attempt that is about to begin; None: a person asks."""
     ended: bool = False
     """The last attempt ended by itself with success."""
     act: bool = True
@@ -97,25 +101,42 @@ def never() -> bool:
     return False
 
 
-def pick(disk: Disk, folder: Path, ask: Ask, *, again: Callable[[], bool] = never, each: Each = nothing) -> Picked:
+def nobody(_began: Began) -> None:
+    """Wants to know."""
+
+
+def pick(
+    disk: Disk,
+    folder: Path,
+    ask: Ask,
+    *,
+    again: Callable[[], bool] = never,
+    each: Each = nothing,
+    noted: Callable[[Began], None] = nobody,
+) -> Picked:
     """The newest that can be trusted. Damaged when there were good ones and all are broken; OSError when the disk says no.
 
-    `again`: asked when files that were sealed are not to be seen; it waits a little and says whether to look once more.
+    `again`: asked when files that were sealed are not to be seen; it waits a little and says whether to look once more. `noted`: hears
+    what there is, for the sealing beside the attempt that begins.
     """
     home = Home(folder)
     notes = _tidy(disk, home) if ask.act else []
     candidates = entries(disk, home, pattern=ask.pattern)
+    signs, began = ending(disk, home, candidates, epoch=ask.epoch, ended=ask.ended, act=ask.act)
+    noted(began)
     seen: list[Seen] = []
-    for number, entry in enumerate(candidates):
-        seen.append(look(disk, home, entry, ask, newest=number == 0, again=again, each=each))
+    for entry in candidates:
+        seen.append(look(disk, home, entry, ask, sign=signs[entry.name], again=again, each=each))
         if seen[-1].good:
             seen = _set_aside(disk, home, seen) if ask.act else seen
             return _taken(home, entry, seen, [*notes, *_gone(disk, home, entry, candidates)])
     return _nothing(home, ask, seen, notes)
 
 
-def look(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, again: Callable[[], bool] = never, each: Each = nothing) -> Seen:
-    """What one candidate is, all of it read. `newest`: no later one speaks for it."""
+def look(
+    disk: Disk, home: Home, entry: Entry, ask: Ask, *, sign: Sign = Sign.NONE, again: Callable[[], bool] = never, each: Each = nothing
+) -> Seen:
+    """What one candidate is, all of it read. `sign`: what says that it is whole if its kind cannot."""
     if entry.name in ask.avoid:
         return Seen(name=entry.name, state=State.SUSPECT, why="passed over: attempts that resumed from it died before their first step")
     try:
@@ -126,10 +147,10 @@ def look(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, again:
         except Damaged as error:
             return _damaged(entry, [Damage(file=home.manifest(entry.name).name, what=error.message)])
         if manifest is not None:
-            return _look_sealed(disk, home, entry, manifest, ask, newest=newest, again=again, each=each)
+            return _look_sealed(disk, home, entry, manifest, ask, sign=sign, again=again, each=each)
         if entry.name in ask.sealed:
             return _damaged(entry, [Damage(file=home.manifest(entry.name).name, what="it was sealed, and its manifest is gone")])
-        return _look_unsealed(disk, home, entry, ask, newest=newest, each=each)
+        return _look_unsealed(disk, home, entry, ask, sign=sign, each=each)
     except OSError as error:
         if error.errno not in MEDIA:
             raise
@@ -137,7 +158,7 @@ def look(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, again:
 
 
 def _look_sealed(
-    disk: Disk, home: Home, entry: Entry, manifest: Manifest, ask: Ask, *, newest: bool, again: Callable[[], bool], each: Each
+    disk: Disk, home: Home, entry: Entry, manifest: Manifest, ask: Ask, *, sign: Sign, again: Callable[[], bool], each: Each
 ) -> Seen:
     path = home.checkpoint(entry.name)
     found = verify(disk, path, manifest, each=each, stay_cached=ask.stay_cached)
@@ -148,7 +169,7 @@ def _look_sealed(
         return Seen(name=entry.name, state=State.VERIFIED, why=f"verified against its manifest{extra}")
     damages = found.damages
     if len(found.rewritten) == len(manifest.files) and not any(damage.what == MISSING for damage in damages):
-        anew = _look_anew(disk, home, entry, ask, newest=newest, each=each)
+        anew = _look_anew(disk, home, entry, ask, sign=sign, each=each)
         if anew is not None and (anew.good or entry.rolling):
             return anew
         damages += anew.damages if anew else ()
@@ -158,7 +179,7 @@ def _look_sealed(
     return _damaged(entry, damages, changed=not lost.issuperset(found.rewritten))
 
 
-def _look_anew(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, each: Each) -> Seen | None:
+def _look_anew(disk: Disk, home: Home, entry: Entry, ask: Ask, *, sign: Sign, each: Each) -> Seen | None:
     """A new save in the place of the sealed one? Its kind has to vouch for every byte, unless its name is one that is written again with
     each save. None: it cannot be told from damage.
     """
@@ -166,20 +187,15 @@ def _look_anew(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, 
     report = table.recognise(disk, path).check(disk, path)
     if report.blind and not entry.rolling:
         return None
-    seen = _look_unsealed(disk, home, entry, ask, newest=newest, each=each, anew=report)
+    seen = _look_unsealed(disk, home, entry, ask, sign=sign, each=each, anew=report)
     return msgspec.structs.replace(seen, why=f"written again after its seal; {seen.why}")
 
 
-def _look_unsealed(disk: Disk, home: Home, entry: Entry, ask: Ask, *, newest: bool, each: Each, anew: Report | None = None) -> Seen:
+def _look_unsealed(disk: Disk, home: Home, entry: Entry, ask: Ask, *, sign: Sign, each: Each, anew: Report | None = None) -> Seen:
     """`anew`: the deep check of what took a sealed one's place."""
     path = home.checkpoint(entry.name)
     said = table.complete(disk, path, marker=ask.complete)
-    sign = Sign.ENDED if newest and ask.ended else Sign.NONE if newest else Sign.NEWER
-    if said.whole is Whole.UNKNOWN and sign is Sign.NONE and ask.act:
-        with contextlib.suppress(OSError):  # a disk that takes no mark keeps us from nothing
-            mark_cut(disk, home, entry.name)
-    doubtful = said.whole is Whole.UNKNOWN and (sign is Sign.NONE or (sign is Sign.NEWER and is_cut(disk, home, entry.name)))
-    if said.whole is Whole.NO or doubtful:
+    if said.whole is Whole.NO or (said.whole is Whole.UNKNOWN and sign is Sign.NONE):
         return Seen(name=entry.name, state=State.INCOMPLETE, why=said.why)
     report = anew or table.recognise(disk, path).check(disk, path)
     if report.problems:

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from ftsup.checkpoint.digests import Each, digests, nothing
-from ftsup.checkpoint.disk import files_below, make_folders, publish, read_small
-from ftsup.checkpoint.entries import Entry, entries, manifest_of
+from ftsup.checkpoint.disk import files_below, make_folders, publish
+from ftsup.checkpoint.entries import Entry, manifest_of
 from ftsup.checkpoint.formats import table
 from ftsup.checkpoint.formats.kind import Whole
 from ftsup.checkpoint.home import Home, of_manifest
@@ -63,23 +63,13 @@ class Sealing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sign(Enum):
-    """What says that a checkpoint is whole whose kind cannot."""
+    """What says that a checkpoint is whole whose kind cannot. Which of them holds is found out in attempts.py."""
 
     NONE = "none"
     NEWER = "a newer one exists"
+    """Of the same attempt, as far as anybody knows."""
     ENDED = "its attempt ended by itself with success"
     SAID = "a person said so"
-
-
-def pending(disk: Disk, home: Home, *, pattern: str, look_again: int = 3) -> list[tuple[Entry, Sign]]:
-    """What may want a seal, newest first: what has none, and of those that have one the newest few, which may have been written again."""
-    sealed = sealed_names(disk, home)
-    found, had = [], 0
-    for number, entry in enumerate(entries(disk, home, pattern=pattern)):
-        had += entry.name in sealed
-        if entry.name not in sealed or had <= look_again:
-            found.append((entry, Sign.NEWER if number else Sign.NONE))
-    return found
 
 
 def sealed_names(disk: Disk, home: Home) -> frozenset[str]:
@@ -158,18 +148,6 @@ def _read(disk: Disk, path: Path, files: Mapping[str, Facts], *, each: Each, sta
     return sums
 
 
-def mark_cut(disk: Disk, home: Home, name: str) -> None:
-    """Its attempt is dead, it was the newest, and its kind cannot say whether it is whole: a newer one will not make it so."""
-    make_folders(disk, home.cut, below=home.folder)
-    publish(disk, home.cut_mark(name), _fingerprint(files_below(disk, home.checkpoint(name))))
-
-
-def is_cut(disk: Disk, home: Home, name: str) -> bool:
-    """Marked so, and nobody wrote since."""
-    mark = read_small(disk, home.cut_mark(name))
-    return mark is not None and mark == _fingerprint(files_below(disk, home.checkpoint(name)))
-
-
 def _old_seal(disk: Disk, home: Home, entry: Entry, now: Mapping[str, Facts], label: Label) -> Sealing | None:
     """What an earlier manifest says about sealing now; None: there is none, or a new save has taken the old one's place."""
     try:
@@ -199,9 +177,6 @@ def _complete(disk: Disk, home: Home, entry: Entry, now: Mapping[str, Facts], *,
         return said.why, None
     if sign is Sign.NONE:
         return "", Sealing(name=entry.name, outcome=Outcome.UNKNOWN, why=said.why)
-    if sign is Sign.NEWER and is_cut(disk, home, entry.name):
-        why = "its attempt died while it was the newest, and nothing says that it is whole"
-        return "", Sealing(name=entry.name, outcome=Outcome.UNKNOWN, why=why)
     return sign.value, None
 
 
@@ -212,7 +187,3 @@ def _differ(before: Mapping[str, Facts], after: Mapping[str, Facts]) -> list[str
 def _named(files: list[str]) -> str:
     first = (files[0] if files else "") or "the file"
     return first if len(files) <= 1 else f"{first} (and {len(files) - 1} more)"
-
-
-def _fingerprint(files: Mapping[str, Facts]) -> bytes:
-    return msgspec.json.encode({name: (facts.size_bytes, facts.mtime_ns, facts.inode) for name, facts in files.items()})

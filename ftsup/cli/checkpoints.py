@@ -11,11 +11,12 @@ import click
 import msgspec
 
 from ftsup.checkpoint import byhand, keep
+from ftsup.checkpoint.attempts import pending
 from ftsup.checkpoint.byhand import Finding, Vouched
 from ftsup.checkpoint.moves import Removed
 from ftsup.checkpoint.pick import Ask
 from ftsup.checkpoint.pick import pick as pick_newest
-from ftsup.checkpoint.seal import Outcome, Sealing
+from ftsup.checkpoint.seal import Outcome, Sealing, Sign
 from ftsup.checkpoint.survey import survey
 from ftsup.cli import checkpointwords as words
 from ftsup.cli.checkpointdir import Given, Where, chosen, free, may_change, resumed_from, where
@@ -118,10 +119,11 @@ def seal(ports: Ports, *, given: Given, as_json: bool, dry_run: bool, force: boo
         if not dry_run:
             may_change(found, uid=os.geteuid())
             free(disk, found, ports=ports, force=force)
-        there = chosen(disk, msgspec.structs.replace(found, names=()), ports=ports)
+        signs = {one.entry.name: one.sign for one in pending(disk, found.home, pattern=found.pattern)}
         vouched = Vouched.YES if force else Vouched.NO
         for entry in chosen(disk, found, ports=ports):
-            results.append(sealed(disk, found, entry, meter, newest=there[0], vouched=vouched, dry_run=dry_run, ports=ports))
+            sign = Sign.SAID if force else signs.get(entry.name, Sign.NONE)
+            results.append(sealed(disk, found, entry, meter, sign=sign, vouched=vouched, dry_run=dry_run, ports=ports))
             if not as_json:
                 meter.say(words.sealing(results[-1], dry_run=dry_run))
     if as_json:

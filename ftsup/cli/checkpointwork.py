@@ -13,7 +13,7 @@ from ftsup.checkpoint.disk import MEDIA
 from ftsup.checkpoint.entries import Entry, manifest_of
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.readback import ReadBack
-from ftsup.checkpoint.seal import Label, Outcome, Sealing
+from ftsup.checkpoint.seal import Label, Outcome, Sealing, Sign
 from ftsup.checkpoint.seal import seal as seal_one
 from ftsup.checkpoint.survey import Standing, Survey
 from ftsup.checkpoint.trouble import told
@@ -51,28 +51,26 @@ def remembering(disk: Disk, home: Home) -> Iterator[dict[str, ReadBack | None]]:
                 readback.remember(disk, home, backs)
 
 
-def sealed(
-    disk: Disk, found: Where, entry: Entry, meter: Meter, *, newest: Entry, vouched: Vouched, dry_run: bool, ports: Ports
-) -> Sealing:
-    """Seal one, if nothing speaks against it. What cannot be read keeps nobody from the next one."""
+def sealed(disk: Disk, found: Where, entry: Entry, meter: Meter, *, sign: Sign, vouched: Vouched, dry_run: bool, ports: Ports) -> Sealing:
+    """Seal one, if nothing speaks against it. What cannot be read keeps nobody from the next one.
+
+    `sign`: what says that it is whole if its kind cannot.
+    """
     try:
-        return _sealed(disk, found, entry, meter, newest=newest, vouched=vouched, dry_run=dry_run, ports=ports)
+        return _sealed(disk, found, entry, meter, sign=sign, vouched=vouched, dry_run=dry_run, ports=ports)
     except OSError as error:
         if error.errno not in _ITS_OWN:
             raise
         return Sealing(name=entry.name, outcome=Outcome.DAMAGED, why=told(error, worked_before=False))
 
 
-def _sealed(
-    disk: Disk, found: Where, entry: Entry, meter: Meter, *, newest: Entry, vouched: Vouched, dry_run: bool, ports: Ports
-) -> Sealing:
+def _sealed(disk: Disk, found: Where, entry: Entry, meter: Meter, *, sign: Sign, vouched: Vouched, dry_run: bool, ports: Ports) -> Sealing:
     size = words.size_of(disk, found.home.checkpoint(entry.name))
     meter.begin("checking", entry.name, size)
     refused = byhand.refusal(disk, found.home, entry, vouched=vouched, complete=found.complete)
     if refused:
         return refused
     meter.begin("sealing", entry.name, size)
-    sign = byhand.sign_of(entry, newest, vouched)
     if dry_run:
         return byhand.would_seal(disk, found.home, entry, sign=sign, complete=found.complete)
     return seal_one(disk, found.home, entry, label=label(ports), marker=found.complete, sign=sign, anew=vouched is Vouched.YES)

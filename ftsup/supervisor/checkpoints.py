@@ -18,11 +18,17 @@ from ftsup.events import LeaderEvent
 from ftsup.policy.state import Stage, State
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.keepwords import Chosen, Me, Pass, PickAsk, SealAsk
+from ftsup.supervisor.loop import soonest
 
 TOLD = 5
 """Progress of a pick is told so often within its limit."""
+TWO_LOOKS = 0.9
+"""Of the time between two of them: what cannot say itself that it is whole has to be as the look before saw it."""
+STILL_S = 30.0
+"""The end of a run waits so long for its last checkpoint to be sealed, and for each further sign that it is being read."""
 LAST_S = 120.0
-"""The most that the end of a run waits for the last seal."""
+"""The most that it waits: the allocation is held for nothing else."""
+AWAY_S = 5.0
 
 
 class Checkpoints:
@@ -50,6 +56,8 @@ class Checkpoints:
         self._told_bytes = 0
         self._last = False
         """The run is over: one more seal, then the directory is anybody's."""
+        self._last_t = self._moved_t = now
+        """Since when, and when the keeper last gave a sign."""
         self.over = not self._folder
         """Nothing is left to do."""
 
@@ -61,12 +69,20 @@ class Checkpoints:
 
     def deadline_t(self) -> float | None:
         """When `take` has to look even if nothing comes."""
-        return self._keeper.deadline_t() if self._keeper else None
+        given_up_t = self._given_up_t() if self._last and not self.over else None
+        return soonest(self._keeper.deadline_t() if self._keeper else None, given_up_t)
 
     def take(self, now: float) -> list[list[LeaderEvent]]:
         """What the keeper answered."""
+        if now - self._now > AWAY_S:  # we were stopped, and so may the keeper have been
+            self._last_t, self._moved_t = self._last_t + now - self._now, now
         self._now = now
-        return self._keeper.take(now) if self._keeper else []
+        found = self._keeper.take(now) if self._keeper else []
+        if found:
+            self._moved_t = now
+        if self._last and not self.over and now >= self._given_up_t():
+            found.append(self._give_up())
+        return found
 
     def notes(self) -> list[ev.Noted]:
         """What people should know."""
@@ -161,8 +177,20 @@ class Checkpoints:
         if self._keeper is None or self._last:
             return
         self.hush()
-        self._last = True
+        self._last, self._last_t, self._moved_t = True, now, now
         self._seal(state, now)
+
+    def _given_up_t(self) -> float:
+        return min(self._moved_t + STILL_S, self._last_t + LAST_S)
+
+    def _give_up(self) -> list[LeaderEvent]:
+        self.over = True
+        self.close()
+        self._keeper = None
+        still = self._moved_t + STILL_S <= self._last_t + LAST_S
+        why = f"nothing was read for {STILL_S:g} s" if still else f"it takes more than {LAST_S:g} s"
+        hint = f"ftsup checkpoints seal {self._folder} does it by hand, and a run that resumes from there does it itself"
+        return [ev.Noted(text=f"the last checkpoint may not be sealed: {why}, and the nodes are not held for it; {hint}")]
 
     def _seal(self, state: State, now: float) -> None:
         checkpoint = self._config.checkpoint
@@ -184,8 +212,9 @@ class Checkpoints:
             damaged=tuple(sorted(self._damaged)),
             ended=ended,
             worked=bool(state.checkpoints.sealed),
+            quiet_s=0 if self._last else checkpoint.poll_s * TWO_LOOKS,
         )
-        self._ask("seal", lambda answer: self._passed(state, answer), ask=msgspec.to_builtins(ask))
+        self._ask("seal", lambda answer: self._passed(state, answer), each=lambda _size: [], ask=msgspec.to_builtins(ask))
 
     def _passed(self, state: State, answer: object) -> list[LeaderEvent]:
         self._busy = False

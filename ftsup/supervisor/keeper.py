@@ -19,13 +19,14 @@ import psutil
 
 from ftsup.checkpoint import keep as keeping
 from ftsup.checkpoint import seal as sealing
+from ftsup.checkpoint.attempts import Began, Pending, pending
 from ftsup.checkpoint.disk import Pace, RealDisk
 from ftsup.checkpoint.entries import manifest_of
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.owner import release
 from ftsup.checkpoint.pick import Ask, Picked, pick
 from ftsup.checkpoint.same import files_of
-from ftsup.checkpoint.seal import Label, Outcome, Sign, pending
+from ftsup.checkpoint.seal import Label, Outcome, Sign
 from ftsup.checkpoint.trouble import told
 from ftsup.checkpoint.verify import verify
 from ftsup.errors import CheckpointError, Damaged
@@ -47,6 +48,10 @@ class Keeper:
     def __init__(self, tell: Callable[[int], None], clock: BootClock) -> None:
         self._tell, self._clock = tell, clock
         self._nice = False
+        self._began: Began | None = None
+        """What the attempt found that this process has picked for."""
+        self._looks: dict[str, tuple[str, float]] = {}
+        """By checkpoint without a seal: its files, and since when they are as they are."""
 
     def table(self) -> dict[str, Callable[..., Any]]:
         """By name."""
@@ -83,10 +88,11 @@ class Keeper:
             avoid=frozenset(ask.suspects),
             sealed=frozenset(ask.sealed),
             label=self._label(ask.me, Epoch(ask.epoch.grant, ask.epoch.attempt - 1)),
+            epoch=ask.epoch,
             ended=ask.ended,
         )
         try:
-            picked = pick(disk, home.folder, wanted, again=Patience(ask.files_s, self._clock, self._tell))
+            picked = pick(disk, home.folder, wanted, again=Patience(ask.files_s, self._clock, self._tell), noted=self._note)
         except Damaged as error:
             return Chosen(broken=f"{error.message}; {error.hint}" if error.hint else error.message)
         aside = tuple(Aside(name=one.name, why=one.why, path=one.moved_to) for one in picked.seen if one.moved_to)
@@ -126,16 +132,28 @@ class Keeper:
         if taken or mine is None:
             return Pass(taken=taken)
         said: dict[str, str] = {}
-        for entry, sign in pending(disk, home, pattern=ask.pattern):
-            begun_t = self._clock.now()
-            sure = Sign.ENDED if ask.ended and sign is Sign.NONE else sign
-            done = sealing.seal(disk, home, entry, label=self._label(ask.me, ask.epoch), marker=ask.complete, sign=sure)
+        for one in pending(disk, home, pattern=ask.pattern, epoch=ask.epoch, began=self._began, ended=ask.ended):
+            begun_t, entry = self._clock.now(), one.entry
+            sign = one.sign if self._quiet(one, ask.quiet_s) or one.sign is not Sign.NEWER else Sign.NONE
+            done = sealing.seal(disk, home, entry, label=self._label(ask.me, ask.epoch), marker=ask.complete, sign=sign)
             if done.outcome is Outcome.SEALED:
                 took_s = round(self._clock.now() - begun_t, 3)
                 return Pass(sealed=Taken(name=entry.name, step=entry.step, size_bytes=done.size_bytes, took_s=took_s), said=said)
             if done.outcome in SAID:
                 said[entry.name] = done.why
         return self._keep(disk, home, ask, said=said, found=mine.found)
+
+    def _note(self, began: Began) -> None:
+        self._began = began
+
+    def _quiet(self, one: Pending, quiet_s: float) -> bool:
+        """Unchanged since a look so long ago."""
+        now = self._clock.now()
+        files, since_t = self._looks.get(one.entry.name, ("", now))
+        if files != one.files:
+            since_t = now
+        self._looks[one.entry.name] = (one.files, since_t)
+        return now - since_t >= quiet_s
 
     def _keep(self, disk: RealDisk, home: Home, ask: SealAsk, *, said: dict[str, str], found: tuple[str, ...]) -> Pass:
         """Never before newer ones are verified: what would let an older one go is read back first."""

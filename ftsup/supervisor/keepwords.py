@@ -94,6 +94,8 @@ class SealAsk(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
     worked: bool = False
     """This run has sealed there before: that it may not now is news."""
+    quiet_s: float = 0.0
+    """What cannot say itself that it is whole has to be unchanged for so long, beside training."""
 
 
 class PickAsk(msgspec.Struct, frozen=True, kw_only=True):

@@ -135,12 +135,12 @@ def test_what_was_asked_of_a_process_that_is_renewed_is_forgotten(room):
 
 
 def test_the_rate_holds_and_progress_is_told_meanwhile(room):
-    """3 MiB at 2 MB/s: more than a second, in which the supervisor hears that nothing hangs."""
-    write(room.folder, 10, size=3 << 20)
+    """6 MiB at 2 MB/s, a second of it credited: more than two, in which the supervisor hears that nothing hangs."""
+    write(room.folder, 10, size=6 << 20)
     done = room.seal(rate_bytes=2_000_000)
-    assert done.sealed.took_s >= 1.5
+    assert done.sealed.took_s >= 2.0
     assert room.progress
-    assert all(0 < size < 4 << 20 for size in room.progress)
+    assert all(0 < size < 7 << 20 for size in room.progress)
     assert room.desk.clerk.deadline_t() is None
 
 
@@ -264,6 +264,39 @@ def test_the_run_is_over_and_the_directory_is_anybodys(room):
     room.desk.ask("release", folder=str(room.folder), run="a/1")
     room.desk.answer()
     assert not Home(room.folder).owner.exists()
+
+
+def test_a_newer_one_speaks_for_one_only_if_that_was_quiet_from_one_look_to_the_next(room):
+    """A writer beside the training, which goes on: two looks, and it has not moved between them."""
+    for step in (10, 20):
+        (room.folder / f"step{step}").mkdir()
+        (room.folder / f"step{step}" / "data").write_bytes(b"abc")
+    assert room.seal(quiet_s=1000.0).sealed is None
+    (room.folder / "step10" / "data").write_bytes(b"abcdef")
+    assert room.seal(quiet_s=0.001).sealed is None, "it moved"
+    assert room.seal(quiet_s=0.001).sealed.name == "step10"
+
+
+def test_what_a_dead_attempt_left_is_not_sealed_beside_the_next_one(room):
+    (room.folder / "step10").mkdir()
+    (room.folder / "step10" / "data").write_bytes(b"torn")
+    assert room.pick(epoch=Epoch(1, 2)).path is None
+    for step in (20, 30):
+        (room.folder / f"step{step}").mkdir()
+        (room.folder / f"step{step}" / "data").write_bytes(b"abc")
+    first, second = room.seal(epoch=Epoch(1, 2)), room.seal(epoch=Epoch(1, 2))
+    assert (first.sealed.name, second.sealed) == ("step20", None)
+    assert set(second.said) == {"step30", "step10"}
+    assert room.seal(epoch=Epoch(1, 2), ended=True).sealed.name == "step30"
+    assert room.seal(epoch=Epoch(1, 2), ended=True).sealed is None
+
+
+def test_a_sealer_knows_what_its_process_has_picked_for_although_the_disk_took_no_note(room):
+    assert room.pick(epoch=Epoch(1, 3)).path is None
+    for step in (20, 30):
+        (room.folder / f"step{step}").mkdir()
+        (room.folder / f"step{step}" / "data").write_bytes(b"abc")
+    assert room.seal(epoch=Epoch(1, 3)).sealed.name == "step20"
 
 
 def test_a_last_one_that_nothing_says_is_whole_is_sealed_by_the_end_of_its_attempt(room):
