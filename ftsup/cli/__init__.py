@@ -24,6 +24,8 @@ COMMANDS = {
     "logs": ("ftsup.cli.logs", "logs", "Show what the ranks print."),
     "list": ("ftsup.cli.show", "list_runs", "List the runs."),
     "explain": ("ftsup.cli.explain", "explain_run", "Tell what happened to a run, what it cost, and what to change."),
+    "rules": ("ftsup.cli.rules", "rules", "Show by which rules ftsup decides, with the numbers in force."),
+    "replay": ("ftsup.cli.replay", "replay_log", "Decide an old log again, by the rules of today."),
     "stop": ("ftsup.cli.steer", "stop", "Save where the script can, then end a run."),
     "cancel": ("ftsup.cli.steer", "cancel", "End a run for good."),
     "checkpoints": ("ftsup.cli.checkpoints", "checkpoints", "Look at, verify, seal, choose and prune checkpoints."),

@@ -146,11 +146,13 @@ Rule = Callable[[Case, Rules], "Verdict | None"]
 
 
 class Row(NamedTuple):
-    """One row: its name, what it is for, and the rule."""
+    """One row: its name, what it is for, the rule; and the rule in words, in which `rulebook` fills the numbers of `policy`."""
 
     name: str
     why: str
     rule: Rule
+    when: str
+    then: str
 
 
 def _stop(reason: str) -> Verdict:
@@ -298,19 +300,33 @@ def _otherwise(case: Case, rules: Rules) -> Verdict:
 
 
 TABLE: tuple[Row, ...] = (
-    Row("finished", "everything returned, and only the end hung", _finished),
-    Row("hard cap", "a run has an end", _hard_cap),
-    Row("port", "somebody took the port: at once again", _port),
-    Row("unkillable", "what cannot be killed keeps its GPU", _unkillable),
-    Row("hello", "a node that never speaks eats attempt after attempt", _hello),
-    Row(SUSPECT, "verified is not loadable: the checkpoint before it is tried once, then stop", _suspect),
-    Row("same error", "the same traceback twice is a bug", _same_error),
-    Row("start errors", "on one node its fault, on several the configuration's", _start_errors),
-    Row("same step", "twice at one step on the same nodes: once more elsewhere, then stop", _same_step),
-    Row("bad node", "different steps on one node: the node", _bad_node),
-    Row("budget", "nothing goes on for ever without progress", _budget),
-    Row("otherwise", "restart in the allocation", _otherwise),
-)
+    Row("finished", "everything returned, and only the end hung", _finished,
+        "every rank has finished, and only the end hung", "finished"),
+    Row("hard cap", "a run has an end", _hard_cap,
+        "{hard_cap} attempts were made in this run", "stop"),
+    Row("port", "somebody took the port: at once again", _port,
+        "the rendezvous port was taken, at most {ports} times without progress", "restart at once, on another port"),
+    Row("unkillable", "what cannot be killed keeps its GPU", _unkillable,
+        "a process cannot be killed", "{elsewhere}"),
+    Row("hello", "a node that never speaks eats attempt after attempt", _hello,
+        "a node never said hello, and others did", "{elsewhere}"),
+    Row(SUSPECT, "verified is not loadable: the checkpoint before it is tried once, then stop", _suspect,
+        "two attempts ended before their first step, resumed from one checkpoint",
+        "restart from the checkpoint before it; if that fails as well: stop"),
+    Row("same error", "the same traceback twice is a bug", _same_error,
+        "the same traceback as the time before, without progress between", "stop"),
+    Row("start errors", "on one node its fault, on several the configuration's", _start_errors,
+        "set-up failed for the second time without progress", "on one node of several: {elsewhere}; on more: stop"),
+    Row("same step", "twice at one step on the same nodes: once more elsewhere, then stop", _same_step,
+        "a hang or a signal at the same step on the same node as the time before", "{elsewhere}, once; then, or if requeue is off: stop"),
+    Row("bad node", "different steps on one node: the node", _bad_node,
+        "{same_node} hangs or crashes in a row on one node of several; 2 where its GPU or network card failed", "{elsewhere}"),
+    Row("budget", "nothing goes on for ever without progress", _budget,
+        "more than {errors} errors, {hangs} hangs, {crashes} crashes or {starts} failed starts without progress", "stop"),
+    Row("otherwise", "restart in the allocation", _otherwise,
+        "anything else",
+        "restart here; without progress since the last one, after {back_off}, doubling up to {back_off_max}, and up to {jitter} more"),
+)  # fmt: skip
 
 
 def judge(case: Case, rules: Rules) -> Verdict:
