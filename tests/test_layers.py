@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = (
     ("events", "errors", "nearest", "units", "worker"),
     ("policy",),
-    ("ports", "config", "proc", "rundir"),
+    ("ports", "config", "proc", "rundir", "plain"),
     ("monitors", "slurm", "mockslurm", "checkpoint", "incident", "eventlog", "sbatch"),
     ("supervisor", "report"),
     ("cli",),
