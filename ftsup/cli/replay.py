@@ -24,7 +24,7 @@ SHOWN = 10
     "replay",
     epilog=examples(
         "ftsup replay train  # after an update of ftsup: would it decide as it did?",
-        "ftsup replay train --config other.yaml  # what would other budgets have done?",
+        "ftsup replay train --config other.yaml  # and by other budgets?",
         "ftsup replay old/events.jsonl",
     ),
 )

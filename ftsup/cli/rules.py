@@ -23,7 +23,7 @@ from ftsup.rundir import RunDir
 @click.command(
     epilog=examples(
         "ftsup rules  # with the numbers of a configuration that changes nothing",
-        "ftsup rules train  # a run's, with what it measured and what is left of its budgets",
+        "ftsup rules train  # a run's, and what is left of its budgets",
         "ftsup rules --config config.yaml",
         "ftsup rules --signatures",
     )
