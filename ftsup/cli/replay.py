@@ -23,7 +23,7 @@ SHOWN = 10
 @click.command(
     "replay",
     epilog=examples(
-        "ftsup replay train  # after an update of ftsup: would it decide as it did?",
+        "ftsup replay train  # would an updated ftsup decide as it did?",
         "ftsup replay train --config other.yaml  # and by other budgets?",
         "ftsup replay old/events.jsonl",
     ),
