@@ -47,6 +47,8 @@ from ftsup.worker import beatfile
 
 LEAVE_S = 5.0
 """The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
+TOLD_LEAVE_S = 2.0
+"""The same where we were told to end: KillWait runs."""
 LOGS_S = 1.0
 SEE_S = 1.0
 """Between two looks at files that are not there yet."""
@@ -126,6 +128,8 @@ class NodeSupervisor:
         self.asked_t = now
         self.alone_t: float | None = None
         self.leave_t: float | None = None
+        self.ending = False
+        """Slurm, or whoever, told us to end."""
 
     def _up(self) -> ev.NodeUp:
         running = self.state.epoch if self.state.stage in {Stage.RUNNING, Stage.ENDING} else None
@@ -157,6 +161,7 @@ class NodeSupervisor:
         for order in () if self.place.held else orders:  # they are for the one that has the ranks
             self._happen(machine.Ordered(t=now, order=order))
         for number in self.signals.take():
+            self.ending = self.ending or number in ENDINGS
             self._happen(machine.Signal(t=now, warning=number not in ENDINGS))
         for found in (*self.calls.take(now), *self.clerk.take(now)):
             for happening in found:
@@ -482,7 +487,10 @@ class NodeSupervisor:
         return not gone <= exits.closed(err) | {one.pid for one in exits.rank_exits(err)}
 
     def _exit(self, _act: machine.Exit, now: float) -> None:
-        self.leave_t = now + LEAVE_S
+        """What is ours in node-local memory goes first: KillWait may be over before a disk that hangs has let us go."""
+        self.leave_t = now + (TOLD_LEAVE_S if self.ending else LEAVE_S)
+        if not self.place.held and self.state.stage is Stage.IDLE:
+            self._forget_places()
 
     # Without a leader -----------------------------------------------------------------------------------------------------
 

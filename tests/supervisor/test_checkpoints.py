@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
 from ftsup import events as ev
+from ftsup.checkpoint.disk import RealDisk
+from ftsup.checkpoint.entries import Entry
+from ftsup.checkpoint.home import Home
+from ftsup.checkpoint.seal import Label, Outcome, Sign, seal
 from ftsup.config import Config
 from ftsup.events import Epoch, Verdict, VerdictKind
 from ftsup.policy.state import Stage, State
@@ -24,29 +31,33 @@ OVER = State(stage=Stage.OVER, epoch=Epoch(1, 1), verdict=Verdict(kind=VerdictKi
 class Desk:
     """A leader that does nothing else."""
 
-    def __init__(self, folder, **settings):
+    def __init__(self, folder, *, files_s=60.0, **settings):
         (folder / "c").mkdir()
         self.folder, self.now = folder / "c", 100.0
         config = Config(name="a", command=("train.py",), workdir=str(folder))
         config = replace(config, checkpoint=replace(config.checkpoint, **({"dir": "c", "pattern": "step*"} | settings)))
+        config = replace(config, waits=replace(config.waits, files_s=files_s))
         self.ours = Checkpoints(config, Me(run="a/1", job="7"), now=self.now)
 
-    def wait(self, kind, *, state=TRAINS):
+    def wait(self, kind, *, state=TRAINS, dt=0.02):
         """Turns of a loop until an event of this kind; what came by then."""
         end, found = CLOCK.now() + 20, []
         while not any(isinstance(event, kind) for event in found):
             assert CLOCK.now() < end, found
-            self.turn(state)
+            self.turn(state, dt=dt)
             found += [event for events in self.ours.take(self.now) for event in events]
         return found
 
-    def turn(self, state=TRAINS):
+    def keeper_pid(self):
+        return next(child.pid for child in psutil.Process().children() if "ftsup.supervisor.keeper" in child.cmdline())
+
+    def turn(self, state=TRAINS, *, dt=0.02):
         self.ours.look(state, self.now)
         poller = select.poll()
         for fd in self.ours.sources():
             poller.register(fd, select.POLLIN)
         poller.poll(20)
-        self.now += 0.02
+        self.now += dt
 
     def pick(self, **more):
         found = self.ours.pick(ev.PickCheckpoint(epoch=Epoch(1, 2), **more), self.now)
@@ -157,4 +168,36 @@ def test_older_ones_are_removed_where_that_is_wished(tmp_path):
     pruned = desk.wait(ev.Pruned)[-1]
     assert pruned.names == ("step010.safetensors",)
     assert pruned.size_bytes > 2000
+    desk.ours.close()
+
+
+def test_the_end_is_not_held_for_a_last_checkpoint_of_which_nothing_can_be_read(desk):
+    write(desk.folder, 10)
+    desk.ours.finish(OVER, desk.now)
+    os.kill(desk.keeper_pid(), signal.SIGSTOP)
+    begun = desk.now
+    (noted,) = desk.wait(ev.Noted, state=OVER, dt=1.0)
+    assert noted.text.startswith("the last checkpoint may not be sealed: nothing was read for 30 s")
+    assert desk.ours.over
+    assert 30 <= desk.now - begun < 32
+    assert desk.ours.sources() == []
+    assert desk.ours.deadline_t() is None
+
+
+@pytest.mark.parametrize("dt,heard", [(2.0, True), (0.02, False)])
+def test_a_pick_that_takes_long_is_heard_of_now_and_then(tmp_path, dt, heard):
+    """It waits for a file that is not seen, and gives a sign each second of real time; how much of ours that is, is the test's affair."""
+    desk = Desk(tmp_path, files_s=3.0)
+    (desk.folder / "step20").mkdir()
+    for name in ("a", "b"):
+        (desk.folder / "step20" / name).write_bytes(b"abc")
+    entry = Entry(name="step20", step=20)
+    assert seal(RealDisk(), Home(desk.folder), entry, label=Label(), sign=Sign.SAID).outcome is Outcome.SEALED
+    (desk.folder / "step20" / "b").unlink()
+    write(desk.folder, 10)
+    desk.ours.pick(ev.PickCheckpoint(epoch=Epoch(1, 2)), desk.now)
+    found = desk.wait((ev.CheckpointPicked, ev.PickFailed), state=State(), dt=dt)
+    assert [type(event) for event in found if not isinstance(event, ev.Picking)] == [ev.Quarantined, ev.Sealed, ev.CheckpointPicked]
+    assert any(isinstance(event, ev.Picking) for event in found) is heard
+    assert all(event.epoch == Epoch(1, 2) for event in found if isinstance(event, ev.Picking))
     desk.ours.close()

@@ -1,0 +1,56 @@
+"""Told to end, and Slurm says only COMPLETING: it waits for our end, so we go; while it says RUNNING we stay, as long as it lasts."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftsup import events as ev
+from ftsup.policy.ending import TERMED_S
+from ftsup.policy.state import Stage
+from tests.policy.test_review import NODES, Desk
+
+ENDING = ev.SlurmSaid(state="UNKNOWN", completing=True)
+RUNNING = ev.SlurmSaid(state="RUNNING")
+
+
+@pytest.fixture
+def desk() -> Desk:
+    made = Desk().running()
+    made.tell(ev.Signalled(signal="SIGTERM"), *(ev.Terminated(node=node) for node in NODES))
+    assert made.state.stage is Stage.TERMED
+    return made
+
+
+def quits(desk: Desk) -> list[int]:
+    return [order.code for order in desk.all if isinstance(order, ev.Quit)]
+
+
+def test_once_the_nodes_are_gone(desk: Desk) -> None:
+    desk.tell(ENDING, ev.Tick(), ENDING)
+    assert quits(desk) == []
+    desk.tell(ev.StepEnded(text="srun ended"))
+    assert desk.kinds() == ["AskSlurm"]
+    desk.tell(ENDING)
+    assert quits(desk) == [1]
+    assert not any(isinstance(order, (ev.Decide, ev.Requeue)) for order in desk.all), "nobody knows what it was"
+
+
+def test_a_preemption_with_a_grace_still_runs_and_needs_its_batch_script(desk: Desk) -> None:
+    desk.tell(ev.StepEnded(text="srun ended"))
+    for _ in range(5):
+        desk.tell(RUNNING, ev.Tick(), after=2.0)
+    assert quits(desk) == []
+    desk.tell(ev.Tick(), after=TERMED_S)
+    assert quits(desk) == [1]
+
+
+def test_only_the_nodes_were_told(desk: Desk) -> None:
+    other = Desk().running().tell(*(ev.Terminated(node=node) for node in NODES), ev.StepEnded(text="killed"), ENDING)
+    assert other.state.stage is Stage.TERMED
+    assert quits(other) == []
+
+
+def test_a_supervisor_that_came_after_the_step_is_waited_for(desk: Desk) -> None:
+    other = Desk().running().tell(ev.StepEnded(text="srun was killed"), ev.NodeUp(node="n1", instance="n1:2"))
+    other.tell(ev.Signalled(signal="SIGTERM"), ENDING)
+    assert quits(other) == []
