@@ -20,7 +20,7 @@ from ftsup.report.story import Story, tell
 from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
 
-_STAMP = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+STAMP = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _NEAR = 3
 
 
@@ -72,7 +72,7 @@ def is_run(path: Path) -> bool:
 
 def places(runs_dir: Path) -> list[RunDir]:
     """What is named like a run below runs_dir, readable or not, the newest first (their names begin with the time)."""
-    found = [path for path in runs_dir.glob("*/*") if _STAMP.fullmatch(path.name)]
+    found = [path for path in runs_dir.glob("*/*") if STAMP.fullmatch(path.name)]
     return [RunDir(path) for path in sorted(found, key=lambda path: (path.name, path.parent.name), reverse=True)]
 
 
