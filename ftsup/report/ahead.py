@@ -69,9 +69,9 @@ def gone(job: Job | None, *, name: str, begun: bool, asked: bool) -> str:
     return f"nothing by itself; {hint}"
 
 
-def under_way(now: Now, *, saving: Saving | None, trains: bool, at: datetime) -> str:
-    """A run whose leader speaks: what it does, or what is due."""
-    stage = _AT.get(now.stage)
+def under_way(now: Now, *, saving: Saving | None, epoch: str, trains: bool, at: datetime) -> str:
+    """A run whose leader speaks: what it does, or what is due. `epoch`: the log's; where `now` has another, it is a little older."""
+    stage = _AT.get(now.stage) if trains or _order(now.epoch) >= _order(epoch) else At.RUN
     written = parsed(now.wall) or at
     ahead = now.ahead
     if stage is At.BACK_OFF and ahead.until_s is not None:
@@ -79,7 +79,7 @@ def under_way(now: Now, *, saving: Saving | None, trains: bool, at: datetime) ->
     if stage is not None and stage is not At.RUN and stage in _ACTS:
         return _ACTS[stage].format(now.epoch if stage is At.PICK else names(ahead.waiting) or "the nodes")
     if not trains:
-        return _ACTS[At.RUN].format(now.epoch)
+        return _ACTS[At.RUN].format(epoch or now.epoch)
     due = [str(saving)] if saving else []
     if ahead.save_s is not None and not saving:
         due.append(f"a save is asked for {_when(written + timedelta(seconds=ahead.save_s), at)}")
@@ -94,3 +94,8 @@ def _when(when: datetime, now: datetime) -> str:
     if ahead_s < 1.0:
         return "now"
     return f"in {to_the_minute(ahead_s)}" if ahead_s < SOON_S else f"at {clock(when, now=now)}"
+
+
+def _order(epoch: str) -> tuple[int, ...]:
+    """What epochs are compared by."""
+    return tuple(int(part) for part in epoch.split(".") if part.isdecimal())

@@ -151,8 +151,9 @@ def _told(facts: Page, now: datetime, size: Size, glyphs: Glyphs, *, height: int
     """Incidents, the newest first, as far as there is room; then what people asked for and were told."""
     asked = [f"{wish.request} was asked for by {wish.who}" for wish in facts.asked[-2:]]
     known = {row.reason for row in facts.incidents} | {facts.reason}
-    told = [one_line(note, width=size.columns) for note in facts.told if note not in known]
-    notes = [*told, *asked][-max(height // 3, 1) :]
+    told = [note for note in facts.told if note not in known]
+    notes = [part for note in (*told, *asked) for part in textwrap.wrap(one_line(note, width=2 * size.columns - 10), size.columns)]
+    notes = notes[-max(height // 3, 1) :]
     below = [_rule("notes", size, glyphs), *(Text(note) for note in notes)] if notes else []
     room = height - len(below) - 1
     lines: list[Text] = []

@@ -20,6 +20,8 @@ RECENT = 10
 """So many stretches, about a minute each, make the rate."""
 LEAST_S = 5.0
 """A shorter stretch says little."""
+LIVE_S = 20.0
+"""And one that ends with the leader's last look at its ranks even less: their answers are some seconds old."""
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +54,7 @@ def rate_per_min(story: Story, *, since_s: float | None = None, step_now: int | 
     """
     own = [one for one in stretches(story.pace) if one.epoch == story.epoch]
     last = story.pace[-1] if story.pace else None
-    if last and last.epoch == story.epoch and since_s is not None and step_now is not None and since_s >= LEAST_S and step_now > last.step:
+    if last and last.epoch == story.epoch and since_s is not None and step_now is not None and since_s >= LIVE_S and step_now > last.step:
         own.append(Stretch(took_s=since_s, steps=step_now - last.step, epoch=last.epoch))
     moved = [one.per_min for one in own[-RECENT:] if one.steps]
     return median(moved) if moved else None

@@ -192,7 +192,7 @@ def _next(view: View, stage: Stage, job: Job | None, *, now: datetime, name: str
         return ahead.gone(job, name=name, begun=view.story.grants > 0, asked=asked)
     if view.now is None:
         return "not known: the leader has written no status.json yet"
-    return ahead.under_way(view.now, saving=view.story.saving, trains=stage is Stage.TRAINING, at=now)
+    return ahead.under_way(view.now, saving=view.story.saving, epoch=str(view.story.epoch or ""), trains=stage is Stage.TRAINING, at=now)
 
 
 def _step_now(view: View) -> int | None:

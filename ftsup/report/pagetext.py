@@ -107,7 +107,8 @@ def checkpoint(facts: Page) -> str:
     if facts.at_risk is None or facts.stage is not Stage.TRAINING:
         return f"sealed {facts.sealed}{age}"
     cost = "" if facts.at_risk_s is None else f" ({short_time(facts.at_risk_s)})"
-    return f"sealed {facts.sealed}{age}; {_steps(facts.at_risk)}{cost} would be lost now"
+    lost = f"{_steps(facts.at_risk)}{cost}" if facts.at_risk else "nothing"
+    return f"sealed {facts.sealed}{age}; {lost} would be lost now"
 
 
 def _asked(facts: Page, now: datetime) -> Iterator[str]:

@@ -43,6 +43,8 @@ from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
 MIRROR_S = 10.0
 """The most that a Launch or a Requeue waits for the mirror, or an order for a local disk that is full."""
 STATUS_S = 5.0
+ANSWER_S = 1.5
+"""So long before, the nodes are asked how far their ranks are."""
 REQUESTS_S = 2.0
 SAY_S = 30.0
 SLURM_S = 30.0
@@ -93,6 +95,8 @@ class Lead:
         self.kill_wait_s: float | None = None
         self.silent_t: dict[str, float] = {}
         self.status_t = self.requests_t = 0.0
+        self.counted = False
+        """The nodes were asked for what the next status.json tells."""
         self.telling = 0
         """How many notify.commands run."""
         self.saying = 0
@@ -203,6 +207,8 @@ class Lead:
                 self.checkpoints.saved()
             if out.state.best_step != self.state.best_step:
                 self._progress(out.state)
+            if out.state.epoch != self.state.epoch:  # what the nodes told was of the ranks before
+                self.link.counters.clear()
             self.state = out.state
             n = self.log.next_n + len(self.unwritten)
             if isinstance(event, ev.Asked):
@@ -296,9 +302,11 @@ class Lead:
                 paused=str(self.run_dir.paused),
             )
         self.checkpoints.look(self.state, now)
-        if now - self.status_t >= STATUS_S:
-            self.status_t = now
+        if not self.counted and now - self.status_t >= STATUS_S - ANSWER_S:
+            self.counted = True
             self.link.ask_counters()
+        if now - self.status_t >= STATUS_S:
+            self.status_t, self.counted = now, False
             self.clerk.ask("write", now=now, limit_s=30.0, then=nothing, path=str(self.run_dir.status), text=self._status().decode())
 
     def _status(self) -> bytes:

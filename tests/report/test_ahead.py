@@ -62,15 +62,15 @@ def now_at(**ahead_s: float) -> Now:
     ],
 )
 def test_what_is_due(now, said):
-    assert under_way(now, saving=None, trains=True, at=BEGAN) == said
+    assert under_way(now, saving=None, epoch="1.1", trains=True, at=BEGAN) == said
 
 
 def test_a_save_under_way_takes_the_place_of_the_next_one():
-    assert under_way(now_at(save_s=9), saving=Saving(number=1), trains=True, at=BEGAN) == "a save is asked for"
+    assert under_way(now_at(save_s=9), saving=Saving(number=1), epoch="1.1", trains=True, at=BEGAN) == "a save is asked for"
 
 
 def test_a_word_of_a_newer_leader_is_no_trouble():
-    assert under_way(Now(stage="dance", epoch="1.1"), saving=None, trains=False, at=BEGAN) == "the ranks of attempt 1.1 start"
+    assert under_way(Now(stage="dance", epoch="1.1"), saving=None, epoch="1.1", trains=False, at=BEGAN) == "the ranks of attempt 1.1 start"
 
 
 def job(state: JobState, **more: object) -> Job:
@@ -106,3 +106,9 @@ def test_every_end_has_a_sentence():
     for stage in Stage:
         if stage.over:
             assert over(stage, name="a")
+
+
+def test_a_view_from_before_the_newest_attempt_is_not_taken_for_it():
+    old = Now(stage="stop", epoch="1.1", ahead=Outlook(waiting=("n1",)))
+    assert under_way(old, saving=None, epoch="1.2", trains=False, at=BEGAN) == "the ranks of attempt 1.2 start"
+    assert under_way(old, saving=None, epoch="1.1", trains=False, at=BEGAN) == "what is left of the attempt is being ended on n1"

@@ -99,7 +99,7 @@ def test_a_run_that_is_over_says_what_can_be_typed():
 
 def test_what_people_asked_for_is_there_until_it_is_over():
     leader = trained()
-    leader.take(ev.Asked(request="stop", who="ada"))
+    leader.take(ev.Asked(request=ev.Request.STOP, who="ada"))
     leader.after(4)
     assert "  asked for: stop by ada, 4 s ago" in shown(leader)
 
