@@ -13,7 +13,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo 'PYTHON=/path/to/python3 names the interpreter; ARGS="-k hang" goes to pytest, the demo or the benches.'
 
-demo: venv  ## trains on a mock Slurm, breaks it three times, shows that nothing was lost (< 4 minutes)
+demo: venv  ## trains on a mock Slurm, breaks it five times, shows that nothing was lost (< 4 minutes)
 	@.venv/bin/ftsup demo $(ARGS)
 
 test: venv  ## the whole suite, three at a time: much of it waits

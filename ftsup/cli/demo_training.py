@@ -9,16 +9,15 @@ import json
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 
 import ftsup
 from ftsup import proc
+from ftsup.cli.demo_cleaning import sweep
 from ftsup.config import Config, load
-from ftsup.errors import RunError
-from ftsup.monitors import procs
+from ftsup.errors import ConfigError, RunError
 from ftsup.slurm.commands import scrubbed
 from ftsup.worker import places
 
@@ -30,13 +29,26 @@ class Training(msgspec.Struct, frozen=True):
     """The training of a demo that lies in `home`."""
 
     home: Path
+    file: Path
+    """What `config` was read from; the script lies beside it."""
     config: Config
 
     @property
     def steps(self) -> int:
         """How long it is."""
+        return self._number("--steps")
+
+    @property
+    def every(self) -> int:
+        """Steps between two checkpoints."""
+        return self._number("--every")
+
+    def _number(self, option: str) -> int:
         words = self.config.command
-        return int(words[words.index("--steps") + 1])
+        try:
+            return int(words[words.index(option) + 1])
+        except (ValueError, IndexError):
+            raise ConfigError(f"{self.file}: command has no number behind {option}, which the demo needs to know") from None
 
     @property
     def ranks(self) -> int:
@@ -47,18 +59,22 @@ class Training(msgspec.Struct, frozen=True):
         """A new working directory with the script in it."""
         place, script = self.home / name, self.config.command[0]
         place.mkdir()
-        shutil.copyfile(FILE.parent / script, place / script)
+        shutil.copyfile(self.file.parent / script, place / script)
         return place
+
+    def checkpoints(self, name: str) -> Path:
+        """Where a run's checkpoints are."""
+        return self.home / name / self.config.checkpoint.dir
 
     def saved(self, name: str) -> int:
         """The step of a run's newest checkpoint."""
-        found = (self.home / name / self.config.checkpoint.dir).glob(self.config.checkpoint.pattern)
+        found = self.checkpoints(name).glob(self.config.checkpoint.pattern)
         return max((int(path.stem.partition("-")[2]) for path in found), default=0)
 
     def weights(self, name: str) -> str:
         """The digest of a run's final weights, as its script wrote it; RunError when there are none."""
         try:
-            end = json.loads((self.home / name / self.config.checkpoint.dir / "final.json").read_bytes())
+            end = json.loads((self.checkpoints(name) / "final.json").read_bytes())
             step, digest = int(end["step"]), str(end["weights_sha256"])
         except (OSError, ValueError, KeyError):
             raise RunError("the run did not come to its end, so there are no final weights") from None
@@ -87,14 +103,6 @@ class Training(msgspec.Struct, frozen=True):
         return f"{self.home / UNDISTURBED}/"
 
 
-def read(home: Path) -> Training:
-    """The demo's own configuration."""
-    return Training(home, load(FILE).config)
-
-
-def sweep(mark: str) -> None:
-    """End every process with this mark."""
-    for _ in range(50):
-        if not procs.sweep(mark, root=None):
-            return
-        time.sleep(0.1)
+def read(home: Path, file: Path = FILE) -> Training:
+    """The demo's own configuration, or one like it."""
+    return Training(home, file, load(file).config)

@@ -5,6 +5,7 @@ Owns the words and the layout; decides nothing. Without a terminal, or with NO_C
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 import msgspec
@@ -15,20 +16,33 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ftsup.cli.demo_faults import Seat, Struck, answer
-from ftsup.events import How
+from ftsup import events as ev
+from ftsup.cli.demo_faults import passed_s
+from ftsup.cli.demo_hands import Seat
+from ftsup.cli.demo_proof import Outcome
+from ftsup.events import How, Line
 from ftsup.policy.judge import HANGS
-from ftsup.report.story import Incident, Story, between_s
+from ftsup.report.story import Incident, Story
 from ftsup.report.words import one_line, short_time
 from ftsup.worker.beatfile import Phase
 
+_STYLES = (
+    ("struck", "bold red"),
+    ("found", "yellow"),
+    ("set aside", "yellow"),
+    ("Slurm's warning", "yellow"),
+    ("decided", "magenta"),
+    ("saved as asked", "green"),
+    ("a new leader", "green"),
+    ("training again", "green"),
+)
 PLAIN_S = 5.0
 """Between two lines of progress where there is no live picture."""
 
 
-def news(before: Story, after: Story) -> list[str]:
-    """What is new in a story, a sentence each."""
-    said = []
+def news(before: Story, after: Story, lines: Sequence[Line] = ()) -> list[str]:
+    """What is new in a story, a sentence each; `lines`: those that made it new."""
+    said = [text for line in lines for text in _event(line.event, before)]
     if after.grants > before.grants:
         again = f", for the {_ordinal(after.grants)} time" if after.grants > 1 else ""
         said.append(f"job {after.job} got {', '.join(after.nodes)}{again}")
@@ -47,6 +61,21 @@ def news(before: Story, after: Story) -> list[str]:
     if after.stage is not before.stage and after.stage.over and after.verdict is not None:
         said.append(f"{after.stage.value}: {after.verdict.reason}")
     return said
+
+
+def _event(event: ev.LeaderEvent, before: Story) -> list[str]:
+    """What an event says by itself."""
+    match event:
+        case ev.Quarantined(name=name, why=why):
+            return [f"set aside: {name}: {why}"]
+        case ev.LeaderStarted(job=job, restarts=restarts) if before.grants and (job, restarts) == (before.job, before.restarts):
+            return [f"a new leader, while attempt {before.epoch} trains on"]
+        case ev.Warned(node=node):
+            return [f"Slurm's warning came to {node}"]
+        case ev.SaveOver(node=node, step=step, missed=()):
+            return [f"saved as asked: all ranks of {node}, at step {step}"]
+        case _:
+            return []
 
 
 def _first_sight(incident: Incident) -> str:
@@ -70,7 +99,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     steps: int
     story: Story = Story()
-    seats: dict[int, Seat] = {}
+    seats: Mapping[int, Seat] = {}
 
 
 class View:
@@ -104,9 +133,9 @@ class View:
         if self._live is None:
             self._console.print(line.plain, soft_wrap=True, highlight=False, markup=False)
 
-    def tell(self, before: Story, after: Story, *, at_s: float) -> None:
+    def tell(self, before: Story, after: Story, lines: Sequence[Line], *, at_s: float) -> None:
         """Say what is new."""
-        for text in news(before, after):
+        for text in news(before, after, lines):
             self.say(text, at_s=at_s)
 
     def draw(self, scene: Scene, *, at_s: float) -> None:
@@ -158,7 +187,7 @@ def _rank_lines(scene: Scene) -> list[Text]:
 
 
 def _style(text: str) -> str:
-    for word, style in (("struck", "bold red"), ("found", "yellow"), ("decided", "magenta"), ("training again", "green")):
+    for word, style in _STYLES:
         if text.startswith(word):
             return style
     return ""
@@ -169,23 +198,14 @@ def _clock(at_s: float) -> str:
     return f"{minutes}:{seconds:02d}"
 
 
-def table(story: Story, struck: tuple[Struck, ...]) -> Table:
+def table(found: Sequence[Outcome]) -> Table:
     """The faults and what became of them. Times are measured from the strike itself, on this machine's wall clock."""
     rows = Table(box=box.HORIZONTALS, show_lines=True)
     rows.add_column("fault", width=17)
     for name in ("detected after", "back at work after", "steps replayed"):
         rows.add_column(name, justify="right", width=8)
-    rows.add_column("the verdict")
-    for one in struck:
-        incident = answer(story, one.strike)
-        if incident is None:
-            rows.add_row(one.strike.text, "-", "-", "-", "not seen as what it was")
-            continue
-        rows.add_row(
-            one.strike.text,
-            short_time(between_s(one.at, incident.found)),
-            short_time(between_s(one.at, incident.back) if incident.back else None),
-            "?" if incident.replayed is None else str(incident.replayed),
-            incident.verdict.reason if incident.verdict else "none",
-        )
+    rows.add_column("what ftsup made of it", overflow="fold")
+    for one in found:
+        times = (short_time(None if wall is None else passed_s(one.struck.at, wall)) for wall in (one.found, one.back))
+        rows.add_row(one.struck.text, *times, one.replayed, one.made)
     return rows

@@ -1,4 +1,4 @@
-"""The demo itself, as `make demo` runs it; and what is left of it when somebody ends it."""
+"""The demo itself, as `make demo` runs it; a script that forgets something; and what is left of it when somebody ends it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from ftsup.cli import COMMANDS
+from ftsup.cli.demo_faults import KINDS, Kind
 from ftsup.monitors import procs
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.e2e, pytest.mark.timeout(540), pytest.mark.xdist_group("demo")]
 
 
-def start(folder: Path, *, seed: int = 3) -> subprocess.Popen:
-    environ = {**os.environ, "DEMO_SEED": str(seed)}
-    argv = [sys.executable, "-m", "ftsup", "demo", "--dir", str(folder / "demo")]
-    return subprocess.Popen(argv, env=environ, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(folder: Path, *words: object, seed: int = 3) -> subprocess.Popen:
+    environ = {**os.environ, "DEMO_SEED": str(seed), "PYTHONUNBUFFERED": "1"}
+    argv = [sys.executable, "-m", "ftsup", "demo", "--dir", folder / "demo", *words]
+    return subprocess.Popen(
+        [str(word) for word in argv], env=environ, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def holding(folder: Path) -> list[str]:
@@ -45,21 +51,45 @@ def test_all_of_it_holds(tmp_path):
     out, err = (process := start(tmp_path)).communicate(timeout=500)
     assert process.returncode == 0, out + err
     assert out.splitlines()[-1].startswith("final weights: equal bit for bit")
-    for fault in ("time.sleep(3600)", "kill -9", "scontrol requeue"):
-        assert any(line.startswith("struck: " + fault) for line in (line[6:] for line in out.splitlines())), out
+    said = [line[6:] for line in out.splitlines()]
+    assert all(any(line.startswith(f"struck: {kind.value}") for line in said) for kind in KINDS), out
+    (run,) = (tmp_path / "demo" / "runs" / "demo").iterdir()
+    assert str(tmp_path / "demo") in err
+    assert (f"ftsup explain {run}" in err) is ("explain" in COMMANDS)
     assert holding(tmp_path) == []
     assert in_memory(tmp_path) == []
 
 
+def changed(name: str, into: Path, *changes: tuple[str, str]) -> Path:
+    """A file of configs/ with other words in it."""
+    text = (CONFIGS / name).read_text()
+    for whole, part in changes:
+        assert text.count(whole) == 1
+        text = text.replace(whole, part)
+    (into / name).write_text(text)
+    return into / name
+
+
+def test_a_script_that_forgets_its_optimizer_is_found_out(tmp_path):
+    """Shorter, on two ranks, and killed once: what matters is the comparison at the end."""
+    changed("demo_train.py", tmp_path, ('    optimizer.load_state_dict(saved["optimizer"])\n', ""))
+    short = ("--steps 120 --every 12", "--steps 20 --every 4")
+    config = changed("demo.yaml", tmp_path, short, ("workers_per_node: 2", "workers_per_node: 1"))
+    out, err = (process := start(tmp_path, "--config", config, "--only", "kill")).communicate(timeout=300)
+    assert process.returncode == 1, out + err
+    assert "DIFFER" in out.splitlines()[-1], out + err
+    assert "did not hold" not in out, out
+
+
 @pytest.mark.drill
-def test_ended_in_the_middle_it_leaves_nothing(tmp_path):
-    process = start(tmp_path)
-    marker = tmp_path / "demo" / "asleep"
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.name.lower() for kind in KINDS])
+def test_ended_as_a_fault_strikes_it_leaves_nothing(tmp_path, kind):
+    process = start(tmp_path, "--only", kind.name.lower())
     end_s = time.monotonic() + 300
-    while not marker.exists():
-        assert process.poll() is None, process.communicate()
+    struck = f"struck: {(Kind.KILL if kind is Kind.FLIP else kind).value}"
+    while struck not in (line := process.stdout.readline()):
+        assert line, process.communicate()
         assert time.monotonic() < end_s
-        time.sleep(0.1)
     assert procs.marked("demo/")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

@@ -7,12 +7,13 @@ import io
 import pytest
 from rich.console import Console
 
-from ftsup.cli.demo_faults import Seat
+from ftsup.cli.demo_hands import Seat
+from ftsup.cli.demo_proof import outcomes
 from ftsup.cli.demo_view import Scene, View, news, table
 from ftsup.monitors.heartbeat import RankSight
 from ftsup.report.story import Story, tell
 from ftsup.worker.beatfile import Beat, Phase
-from tests.demo.test_faults import SLEEP, STRUCK, survived
+from tests.demo.stories import DAMAGED, OLDER, SAVED, SLEEP, survived
 
 
 def console(*, terminal: bool) -> Console:
@@ -29,11 +30,11 @@ def told(*, at_once: bool) -> list[str]:
     """All news of a run, line by line or from the whole log at once."""
     lines = survived().lines
     ends = [len(lines)] if at_once else range(1, len(lines) + 1)
-    story, said = Story(), []
+    story, said, begin = Story(), [], 0
     for end in ends:
         after = tell(lines[:end])
-        said += news(story, after)
-        story = after
+        said += news(story, after, lines[begin:end])
+        story, begin = after, end
     return said
 
 
@@ -41,11 +42,22 @@ def test_news_are_said_once_each_and_in_order():
     said = told(at_once=False)
     starts = [text.split()[0].rstrip(":") for text in said]
     each = ["found", "decided", "attempt", "training"]
-    assert starts == ["job", "attempt", *each, *each, "decided", "job", "attempt", "training"]
+    damage = ["found", "decided", "set", "attempt", "training"]
+    warning = ["Slurm's", "Slurm's", "saved", "saved", "decided", "job", "attempt", "training"]
+    assert starts == ["job", "attempt", *each, *damage, "a", *warning]
     assert said[2] == f"found: no rank moves any more, at step {SLEEP.step}"
     assert f"rank {SLEEP.rank} on n2 stood still" in said[3]
     assert "SIGKILL" in said[6]
-    assert "for the second time" in said[11]
+    assert said[8].startswith(f"set aside: step-{DAMAGED:06}.pt: damaged: the file, block 1")
+    assert said[10] == f"training again, from step {OLDER}"
+    assert said[11:16] == [
+        "a new leader, while attempt 1.3 trains on",
+        "Slurm's warning came to n1",
+        "Slurm's warning came to n2",
+        f"saved as asked: all ranks of n1, at step {SAVED}",
+        f"saved as asked: all ranks of n2, at step {SAVED}",
+    ]
+    assert "for the second time" in said[17]
 
 
 def test_who_reads_late_misses_no_incident():
@@ -56,19 +68,25 @@ def test_who_reads_late_misses_no_incident():
 
 def test_nothing_new_is_nothing_said():
     story = survived().story
-    assert news(story, story) == []
+    assert news(story, story, []) == []
 
 
 def test_the_table_fits_80_columns_and_says_it_all():
     out = console(terminal=False)
-    out.print(table(survived().story, STRUCK))
+    run = survived()
+    out.print(table(outcomes(run.lines, run.story, run.struck)))
     lines = out.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     rows = [line for line in lines if line.strip() and not set(line) <= set(" ─━-")]
     columns = [" ".join(line[begin:end].strip() for line in rows) for begin, end in ((0, 18), (18, 28), (28, 38), (38, 48), (48, 80))]
     assert columns[0].split()[1:3] == ["time.sleep(3600)", "in"]
     assert "restart here" in columns[4]
-    assert "requeued by somebody else: go on from the newest checkpoint" in columns[4]
+    words = " ".join(columns[4].split())
+    assert (
+        f"block 1 (at byte 4194304): other bytes than were sealed, in head.weight; quarantined, and step-{OLDER:06}.pt was taken" in words
+    )
+    assert "the batch script started a new leader; attempt 1.3 trained on meanwhile" in words
+    assert f"the time limit is near, and training is saved at step {SAVED}: requeue; resumed at step {SAVED}" in words
 
 
 def test_without_a_terminal_there_are_plain_lines_as_it_happens():
