@@ -29,6 +29,7 @@ COMMANDS = {
     "stop": ("ftsup.cli.steer", "stop", "Save where the script can, then end a run."),
     "cancel": ("ftsup.cli.steer", "cancel", "End a run for good."),
     "checkpoints": ("ftsup.cli.checkpoints", "checkpoints", "Look at, verify, seal, choose and prune checkpoints."),
+    "clean": ("ftsup.cli.clean", "clean", "Remove the logs and incidents of old runs."),
     "config": ("ftsup.cli.config", "config", "Check and explain configurations."),
     "demo": ("ftsup.cli.demo", "demo", "Watch a run survive faults on this machine."),
     "mock": ("ftsup.cli.mock", "mock", "A Slurm for one machine."),

@@ -34,7 +34,7 @@ SHOWN = 10
 @click.option("--all", "every", is_flag=True, help=f"Every difference, not only the first {SHOWN}.")
 @with_ports
 def replay_log(ports: Ports, log: str, runs_dir: Path, file: Path | None, *, every: bool) -> int:
-    """Decide again what was decided in LOG, by the rules of today, and say where they decide otherwise.
+    """Decide LOG again by the rules of today, and say where they differ.
 
     LOG is an event log, or a run. Exits with 1 if there is a difference. How long a rank may stand still is watched on the nodes, so
     other limits for hangs change nothing here.

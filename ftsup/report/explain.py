@@ -128,13 +128,13 @@ def explain(view: View, ledger: Ledger, *, config: Config | None, evidence: Mapp
         _told(incident, cost, ledger.faults.get(incident.number, ()), evidence.get(incident.number))
         for incident, cost in zip(story.incidents, each, strict=True)
     )
-    verdict = story.verdict
+    stage, verdict = view.story.stage, view.story.verdict  # a run that was continued waits, whatever its log says of the end before
     time = _time(ledger)
     return Tale(
         run=view.id,
         name=name or view.id,
         path=view.path,
-        stage=Stage.CANCELLED if view.cancelled and story.stage in {Stage.WAITING, Stage.REQUEUED} else story.stage,
+        stage=Stage.CANCELLED if view.cancelled and stage in {Stage.WAITING, Stage.REQUEUED} else stage,
         job=story.job or view.job,
         grants=story.grants,
         attempts=story.attempts,
@@ -144,7 +144,7 @@ def explain(view: View, ledger: Ledger, *, config: Config | None, evidence: Mapp
         last=story.last.wall if story.last else "",
         whole_s=ledger.whole_s,
         idle_s=ledger.idle_s,
-        quiet_s=None if story.stage.over else _quiet_s(view, ledger, now),
+        quiet_s=None if stage.over else _quiet_s(view, ledger, now),
         verdict=verdict.kind if verdict else None,
         reason=one_line(verdict.reason, width=1000) if verdict else "",
         rule=verdict.rule if verdict else "",
