@@ -20,8 +20,8 @@ AT_END = frozenset({Stage.CLOSE, Stage.REQUEUE, Stage.TERMED, Stage.OVER})
 BEFORE_END = frozenset(Stage) - AT_END - {Stage.NEW}
 CODES = {VerdictKind.FINISHED: 0, VerdictKind.REQUEUE: 0, VerdictKind.PAUSED: 0}
 """What the job exits with; all others: 1."""
-ASKED = "asked"
-"""The rule of what a person asked for."""
+STOPPED = "stop asked"
+"""The rule of a STOP that a person asked for: it did what was wanted."""
 ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "GONE"})
 """Slurm's words for a job that is over, by none of our ways."""
 ASK_AGAIN_S = 2.0
@@ -37,14 +37,14 @@ TERMED_S = 600.0
 
 
 def wished(wish: Wish, how: str) -> Verdict:
-    """A person asked for the run to be saved and stopped, paused or requeued: it did what was wanted."""
+    """A person asked for the run to be saved and stopped, paused or requeued."""
     kind, done = {
         Request.STOP: (VerdictKind.STOP, "stopped by"),
         Request.PAUSE: (VerdictKind.PAUSED, "paused by"),
         Request.REQUEUE: (VerdictKind.REQUEUE, "requeued for"),
     }[wish.request]
     without = f" without {', '.join(wish.avoid)}" if wish.avoid else ""
-    return Verdict(kind=kind, reason=f"{done} {wish.who}{without}, {how}", rule=ASKED, avoid=wish.avoid)
+    return Verdict(kind=kind, reason=f"{done} {wish.who}{without}, {how}", rule=f"{wish.request.value} asked", avoid=wish.avoid)
 
 
 def with_avoided(state: State, wish: Wish | None) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def close(state: State, verdict: Verdict, t: float) -> Change:
 
 
 def _code(verdict: Verdict) -> int:
-    return 0 if verdict.rule == ASKED else CODES.get(verdict.kind, 1)
+    return 0 if verdict.rule == STOPPED else CODES.get(verdict.kind, 1)
 
 
 def _decide(state: State) -> ev.Decide:

@@ -46,6 +46,8 @@ def over(stage: Stage, *, name: str) -> str:
     """A run for which nothing follows by itself."""
     if stage is Stage.STOPPED:
         return f"nothing by itself; ftsup explain {name} says why it ended, ftsup submit --continue {name} goes on"
+    if stage is Stage.PAUSED:
+        return f"nothing by itself; ftsup submit --continue {name} goes on"
     return "nothing: it is done" if stage is Stage.FINISHED else "nothing: it was cancelled, and does not come back"
 
 

@@ -45,6 +45,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     who: str
     wall: str
+    answer: str = ""
+    """What the leader said to it."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +176,7 @@ def page(view: View, *, now: datetime, job: Job | None = None, trouble: str = ""
         budgets=view.now.ahead.budgets if view.now else {},
         verdict=story.verdict.kind if story.verdict else None,
         reason=story.verdict.reason if story.verdict else "",
-        asked=tuple(Wanted(request=wish.request, who=wish.who, wall=wish.at.wall) for wish in story.wishes),
+        asked=tuple(Wanted(request=wish.request, who=wish.who, wall=wish.at.wall, answer=wish.answer) for wish in story.wishes),
         incidents=rows(story),
         cancelled=view.cancelled,
         queue=trouble or (ahead.queue(job) if job else ""),
@@ -217,8 +219,10 @@ def _phase(view: View, story: Story) -> str:
 
 
 def _stage(view: View, now: datetime) -> Stage:
-    """The log's word, but a cancelled run with no leader to write its end is over as well."""
-    return Stage.CANCELLED if view.cancelled and silent(view, now=now) else view.story.stage
+    """The log's word, but a cancelled or paused run with no leader to write its end is over as well."""
+    if view.cancelled and (silent(view, now=now) or view.story.stage is Stage.PAUSED):
+        return Stage.CANCELLED
+    return Stage.PAUSED if view.paused and silent(view, now=now) else view.story.stage
 
 
 def _last_wall(view: View) -> str:

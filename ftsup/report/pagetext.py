@@ -113,8 +113,8 @@ def checkpoint(facts: Page) -> str:
 
 def _asked(facts: Page, now: datetime) -> Iterator[str]:
     if facts.asked and not facts.stage.over:
-        said = (f"{wish.request} by {wish.who}, {_ago(wish.wall, now)}" for wish in reversed(facts.asked[-2:]))
-        yield f"asked for: {'; '.join(said)}"
+        for wish in reversed(facts.asked[-2:]):
+            yield f"{_ago(wish.wall, now)}: {wish.answer or f'{wish.who} asked for {wish.request}'}"
 
 
 def _incidents(facts: Page, now: datetime) -> Iterator[tuple[str, str]]:

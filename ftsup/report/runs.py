@@ -16,7 +16,7 @@ from ftsup import eventlog
 from ftsup.errors import RunError
 from ftsup.nearest import did_you_mean
 from ftsup.policy.outlook import Outlook
-from ftsup.report.story import Story, tell
+from ftsup.report.story import Stage, Story, tell
 from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
 
@@ -53,6 +53,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     story: Story = Story()
     now: Now | None = None
     cancelled: bool = False
+    paused: bool = False
+    """While its job waited in the queue."""
     notes: tuple[str, ...] = ()
     """What could not be read."""
 
@@ -138,6 +140,8 @@ def read(run: RunDir) -> View:
 def view(run: RunDir, story: Story, notes: Sequence[str], *, known: Now | None = None) -> View:
     """A run whose log was read already (and `known`: its status.json), with what else lies in its directory."""
     now, more = now_of(run) if known is None else (known, [])
+    if continuation(run) > story.continued:  # its leader has not begun yet
+        story, now = msgspec.structs.replace(story, stage=Stage.WAITING, verdict=None, job=""), None
     return View(
         id=run.id,
         path=str(run.root),
@@ -145,8 +149,18 @@ def view(run: RunDir, story: Story, notes: Sequence[str], *, known: Now | None =
         story=story,
         now=now,
         cancelled=run.cancelled.exists(),
+        paused=run.paused.exists(),
         notes=tuple(one_line(note, width=300) for note in [*notes, *more]),
     )
+
+
+def continuation(run: RunDir) -> int:
+    """How often the run was continued; the newest may have no leader yet."""
+    try:
+        n = msgspec.json.decode(run.continued.read_bytes(), type=dict[str, Any])["n"]
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, KeyError):
+        return 0
+    return n if isinstance(n, int) else 0
 
 
 def now_of(run: RunDir) -> tuple[Now | None, list[str]]:

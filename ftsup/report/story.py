@@ -145,6 +145,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     who: str
     at: Moment
+    answer: str = ""
+    """What the leader said to it."""
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +158,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     nodes: tuple[str, ...] = ()
     grants: int = 0
+    continued: int = 0
+    """How often it was continued, as another job, after its end."""
     attempts: int = 0
     epoch: Epoch | None = None
     phase: str = ""
@@ -265,8 +269,8 @@ def _event(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return replace(story, wishes=(*story.wishes, Wish(request=request.value, who=who, at=now))[-_NOTES:])
         case events.Signalled() | events.Terminated():
             return replace(story, told=story.told or now)
-        case events.CheckpointPicked(path=path):
-            return replace(story, resumed_path=path)
+        case events.Continued(n=n, who=who):
+            return replace(story, continued=n, notes=(*story.notes, f"continued by {who}")[-_NOTES:])
         case events.Reported(fault=fault, fatal=False):
             who = fault.node if fault.rank is None else f"rank {fault.rank} on {fault.node}"
             return replace(story, notes=(*story.notes, f"{who}: {fault.error}")[-_NOTES:])
@@ -301,6 +305,8 @@ def _checkpoint(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
             return replace(_lost(story, (name,)), aside=(*story.aside, event)[-_NOTES:])
         case events.Pruned(names=names):
             return _lost(story, names)
+        case events.CheckpointPicked(path=path, left=left):
+            return replace(_lost(story, tuple(one.name for one in left or ())), resumed_path=path)
         case _:
             return story
 
@@ -373,6 +379,8 @@ def _order(story: Story, order: events.LeaderOrder, now: Moment) -> Story:
             return _incident(replace(story, saving=None), order, now)
         case events.Decide(verdict=verdict):
             return _decided(replace(story, saving=None), verdict, now)
+        case events.Notify(kind="asked" | "refused", text=text) if story.wishes and not story.wishes[-1].answer:
+            return replace(story, wishes=(*story.wishes[:-1], replace(story.wishes[-1], answer=text)))
         case events.Notify(text=text):
             return replace(story, notes=(*story.notes, text)[-_NOTES:])
         case _:

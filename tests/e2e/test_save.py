@@ -93,7 +93,7 @@ def test_saves_now_and_then_at_a_signal_by_hand_and_at_stop_which_ends_the_run_w
         deaf.until(lambda: "nothing can be saved on request" in deaf.output())
         assert all(process.is_running() for process in before)
         for run in (asks, deaf):
-            assert "will stop: all ranks save at one step" in site.ftsup("stop", cwd=run.work)
+            assert "asked for a stop: the ranks save first" in site.ftsup("stop", cwd=run.work)
         for run in (asks, deaf):
             assert run.until_over().exit_code == 0
             assert (run.orders(ev.Requeue), run.incidents(), len(run.launches())) == ([], [], 1), run.story()

@@ -329,7 +329,7 @@ def test_a_requeue_during_a_recovery_takes_the_place_of_the_restart_and_keeps_bo
     for node in desk.state.nodes:
         desk.tell(ev.AttemptOver(node=node, epoch=ONE, code=-15, left=("python",) if node == "n3" else ()))
     verdict = desk.incidents()[-1].verdict
-    assert (verdict.kind, verdict.avoid, verdict.rule) == (VerdictKind.REQUEUE, ("n1", "n3"), "asked")
+    assert (verdict.kind, verdict.avoid, verdict.rule) == (VerdictKind.REQUEUE, ("n1", "n3"), "requeue asked")
     assert desk.state.history.avoided == ("n1", "n3")
 
 

@@ -101,7 +101,7 @@ def test_what_people_asked_for_is_there_until_it_is_over():
     leader = trained()
     leader.take(ev.Asked(request=ev.Request.STOP, who="ada"))
     leader.after(4)
-    assert "  asked for: stop by ada, 4 s ago" in shown(leader)
+    assert "  4 s ago: ada asked for a stop: the ranks save first, where the script can," in shown(leader)
 
 
 def test_what_is_lost_is_counted_in_time_only_where_the_rate_is_known():
