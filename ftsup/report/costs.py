@@ -85,6 +85,7 @@ def by_cause(ledger: Ledger) -> dict[Cause, float]:
         of_incident = spell.part in {Part.QUIET, Part.STOP, Part.RESTART} and spell.incident is not None
         found[cause(incidents[spell.incident or 0]) if of_incident else _BY_PART.get(spell.part, Cause.UNKNOWN)] += spell.spent_s
     again_s = sum(one.replayed_s for one in costs(ledger))
+    again_s += min(ledger.measured.asked_again * (ledger.measured.step_s or 0.0), found[Cause.TRAINING] - again_s)
     saving_s = min(ledger.measured.saving_s or 0.0, found[Cause.TRAINING] - again_s)
     found[Cause.REPLAYED], found[Cause.SAVING] = again_s, saving_s
     found[Cause.TRAINING] -= again_s + saving_s

@@ -249,7 +249,7 @@ def _rest(tale: Tale) -> Iterator[list[str]]:
 def asked(tale: Tale) -> Iterator[str]:
     """What people asked for, and leaders that died."""
     for wish in tale.asked:
-        yield f"{wish.wall[:19].replace('T', ' ')} {wish.who} asked for {wish.request}"
+        yield f"{wish.wall[:19].replace('T', ' ')} {wish.answer or f'{wish.who} asked for {wish.request}'}"
     if tale.leaders:
         often = "once" if tale.leaders == 1 else f"{tale.leaders} times"
         yield f"the leader died {often} and was started again, while training went on"

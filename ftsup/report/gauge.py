@@ -9,7 +9,7 @@ import msgspec
 
 from ftsup import events
 from ftsup.events import Ask, Ears, Epoch, Line
-from ftsup.report.story import WORKS, Moment, Story, between_s
+from ftsup.report.story import WORKS, Moment, Stage, Story, between_s
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +32,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     ears: Ears | None = None
     """How the script hears that a save is wanted; None: it never was asked."""
     kill_wait_s: float | None = None
+    asked_again: int = 0
+    """Steps made again since a person asked for an earlier checkpoint."""
     leaders: int = 0
     """Leaders that took over in a grant from one that died."""
 
@@ -40,7 +42,7 @@ class Gauge:
     """What is measured on the way."""
 
     def __init__(self) -> None:
-        self.leaders = 0
+        self.leaders = self.asked_again = 0
         self.spent_s, self.steps = 0.0, 0
         self.at: tuple[str, Epoch, int, Moment] | None = None
         self.seals = self.told_saves = self.late_saves = 0
@@ -48,6 +50,7 @@ class Gauge:
         """By node: they save together, or one does."""
         self.asked_s = self.median_s = self.restart_s = 0.0
         self.begun: dict[int, Moment] = {}
+        self.epoch: Epoch | None = None
         self.ears: Ears | None = None
         self.kill_wait_s: float | None = None
 
@@ -74,10 +77,17 @@ class Gauge:
     def _order(self, order: events.LeaderOrder, before: Story, now: Moment) -> None:
         if isinstance(order, events.AskRanks) and order.ask is Ask.COMMIT:
             self.begun.setdefault(order.save, now)
-        elif isinstance(order, events.Launch) and order.restart_s:
-            self.restart_s = order.restart_s
+        elif isinstance(order, events.Launch):
+            self.restart_s = order.restart_s or self.restart_s
+            self._launched(order, before)
         elif isinstance(order, events.Decide) and order.verdict.rule == "time limit":
             self.late_saves += before.saving is not None and before.saving.begun
+
+    def _launched(self, order: events.Launch, before: Story) -> None:
+        """An attempt begins, once for all its nodes, and no incident asked for it."""
+        if order.epoch != self.epoch and before.stage is Stage.TRAINING and before.step is not None and order.base_step is not None:
+            self.asked_again += max(before.step - order.base_step, 0)
+        self.epoch = order.epoch
 
     def _progressed(self, event: events.Progressed, now: Moment) -> None:
         """Steps a second, from one node of one attempt, while it trains."""
@@ -108,4 +118,5 @@ class Gauge:
             ears=self.ears,
             kill_wait_s=self.kill_wait_s,
             leaders=self.leaders,
+            asked_again=self.asked_again,
         )

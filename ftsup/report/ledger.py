@@ -58,6 +58,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     wall: str
     who: str
     request: str
+    answer: str = ""
+    """What the leader said to it."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +101,8 @@ class _Book:
         self.since = Moment()
         self.told = False
         """Told to end, and nothing of ours went on since."""
+        self.stopped = False
+        """An attempt is being ended that no incident has ended: a person asked for another one."""
         self.stalled: tuple[Moment, float] | None = None
         """Since when ranks are known to stand still, and for how long they had then."""
         self.quiet_s: dict[int, float] = {}
@@ -118,12 +122,12 @@ class _Book:
             self.stalled = (now, max((fault.quiet_s for fault in event.faults), default=0.0))
         elif isinstance(event, events.Moving):
             self.stalled = None
-        elif isinstance(event, events.Asked):
-            self.wishes.append(Wish(wall=line.wall, who=event.who, request=_word(event.request)))
+        elif isinstance(event, (events.Asked, events.Continued)):
+            self.wishes.append(_wish(line, event))
         self.gauge.see(line, before, now)
         for order in line.orders:
             self._order(order, now)
-        self._go(_place(after, told=self.told), now)
+        self._go(_place(after, told=self.told, stopped=self.stopped), now)
 
     def _order(self, order: events.LeaderOrder, now: Moment) -> None:
         if isinstance(order, events.Incident):
@@ -132,7 +136,9 @@ class _Book:
                 self.quiet_s[len(self.story.incidents) - 1] = quiet_s + (between_s(seen, now) or 0.0)
             self.faults[order.number] = order.faults or self.faults.get(order.number, ())
         if isinstance(order, (events.Incident, events.Launch)):
-            self.told, self.stalled = False, None
+            self.told, self.stopped, self.stalled = False, False, None
+        elif isinstance(order, events.Stop):
+            self.stopped = _open(self.story) is None
 
     def _leader(self, before: Story, after: Story, now: Moment) -> None:
         """A leader takes over, and what was done goes on; or a grant begins, and between it and the last one lies a gap."""
@@ -143,8 +149,8 @@ class _Book:
             self._go((Part.UNKNOWN, None), before.last)
             part = _between(before, told=self.told)
             self._spend(part, None if part is Part.IDLE else _open(after), between_s(before.last, now) or 0.0)
-        self.since, self.place = now, _place(after, told=False)
-        self.told, self.stalled = False, None
+        self.since, self.place = now, _place(after, told=False, stopped=False)
+        self.told, self.stopped, self.stalled = False, False, None
 
     def _go(self, place: tuple[Part, int | None], now: Moment) -> None:
         """From now on it does something else."""
@@ -163,8 +169,12 @@ class _Book:
         return Ledger(story=self.story, spells=tuple(spells), faults=self.faults, wishes=tuple(self.wishes), measured=self.gauge.measured())
 
 
-def _word(request: Enum | str) -> str:
-    return str(request.value) if isinstance(request, Enum) else request
+def _wish(line: Line, event: events.Asked | events.Continued) -> Wish:
+    if isinstance(event, events.Continued):
+        changed = f"with other values of {', '.join(event.changed)}" if event.changed else "with the same configuration"
+        return Wish(wall=line.wall, who=event.who, request="continue", answer=f"{event.who} continued the run, {changed}")
+    answers = (order.text for order in line.orders if isinstance(order, events.Notify) and order.kind in {"asked", "refused"})
+    return Wish(wall=line.wall, who=event.who, request=event.request.value, answer=next(answers, ""))
 
 
 def _open(story: Story) -> int | None:
@@ -172,7 +182,7 @@ def _open(story: Story) -> int | None:
     return len(story.incidents) - 1 if story.incidents and story.incidents[-1].back is None else None
 
 
-def _place(story: Story, *, told: bool) -> tuple[Part, int | None]:
+def _place(story: Story, *, told: bool, stopped: bool) -> tuple[Part, int | None]:
     """What is done after this line."""
     index = _open(story)
     if story.verdict is not None and story.verdict.kind is not VerdictKind.REQUEUE:
@@ -184,6 +194,8 @@ def _place(story: Story, *, told: bool) -> tuple[Part, int | None]:
         if incident.found.grant != story.grants:
             return Part.STARTUP, index
         return (Part.STOP if incident.verdict is None else Part.RESTART), index
+    if stopped:
+        return Part.STARTUP, None
     if story.phase in WORKS or (story.unphased is not None and not story.phase):
         return Part.TRAINING, None
     return (Part.ENDING if story.phase in _ENDS else Part.STARTUP), None

@@ -15,8 +15,8 @@ from ftsup.report.costs import Cause, by_cause, cause, costs
 from ftsup.report.ledger import Ledger, Part, keep
 from ftsup.report.story import Moment, between_s, tell
 from tests.report.leader import NODES, Leader
-from tests.report.logs import ALL, cancelled, hang_and_crash, requeued, stopped
-from tests.world import World
+from tests.report.logs import ALL, cancelled, hang_and_crash, log_of, requeued, stopped
+from tests.world import RULES, World
 
 
 @pytest.fixture
@@ -222,6 +222,20 @@ def test_saving_is_taken_out_of_training_as_the_nodes_saw_it(leader) -> None:
     assert ledger.measured.saving_s == 10.0
     assert by_cause(ledger)[Cause.SAVING] == 10.0
     assert by_cause(ledger)[Cause.TRAINING] == 110.0
+
+
+def test_a_restart_that_a_person_asked_for_is_start_up_and_steps_made_again() -> None:
+    world = World(steps=90, rules=replace(RULES, beats_s=5.0)).ask("restart", seconds=60.0, from_step=30)
+    ledger = keep(log_of(world.run()))
+    sound(ledger)
+    (wish,) = ledger.wishes
+    assert (wish.who, wish.request) == ("ada", "restart")
+    assert wish.answer.startswith("ada asked for a restart from step 30: at once")
+    assert ledger.story.incidents == ()
+    assert ledger.measured.asked_again == pytest.approx(26, abs=4)
+    assert by_cause(ledger)[Cause.REPLAYED] == pytest.approx(ledger.measured.asked_again * 1.0)
+    starts = [spell.spent_s for spell in ledger.spells if spell.part is Part.STARTUP]
+    assert len(starts) == 2, "the grant's, and the one that was asked for"
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,23 @@ def test_who_asked_what_and_what_was_set_aside(leader) -> None:
     leader.take(ev.Quarantined(name="step60", why="damaged: block 3", path="/c/.ftsup/quarantine/step60.1/step60"))
     leader.take(asked("cancel", who="ada"))
     shown = " ".join(text(tale_of(leader.lines)).split())
-    assert "2026-01-02 03:06:15 ada asked for cancel" in shown
+    assert "2026-01-02 03:06:15 ada asked for an end: at once" in shown
     assert "checkpoint step60 was set aside, damaged: block 3; it lies in /c/.ftsup/quarantine/step60.1/step60" in shown
+
+
+def test_a_run_that_was_continued_waits_for_its_next_leader_whatever_its_log_says(leader) -> None:
+    leader.take(asked("cancel", who="ada"))
+    ledger = keep(leader.lines)
+    waiting = msgspec.structs.replace(ledger.story, stage=Stage.WAITING, verdict=None, job="")
+    seen = View(id="demo/1", path="/runs/demo/1", jobs=("7", "8"), story=waiting)
+    tale = explain(seen, ledger, config=None, evidence={}, now=SOON)
+    assert (tale.stage, tale.verdict) == (Stage.WAITING, None)
+    assert now(tale) == "ftsup status demo/1 asks Slurm about its job"
+
+
+def test_who_continued_it_and_with_what(leader) -> None:
+    leader.take(ev.Continued(n=1, who="ada", changed=("hang.step", "policy.hangs")))
+    assert [wish.answer for wish in tale_of(leader.lines).asked] == ["ada continued the run, with other values of hang.step, policy.hangs"]
 
 
 # What to do now -----------------------------------------------------------------------------------------------------------
@@ -167,6 +182,7 @@ def test_a_run_that_stopped_by_its_own_error_says_where_to_look_and_how_to_go_on
     "change,said",
     [
         ({"stage": Stage.STOPPED, "rule": "stop asked"}, "nothing; ftsup submit --continue demo/1 goes on"),
+        ({"stage": Stage.PAUSED}, "ftsup submit --continue demo/1 goes on from the newest checkpoint"),
         ({"stage": Stage.FINISHED}, "nothing is left to do"),
         ({"stage": Stage.CANCELLED}, "nothing is left to do"),
         ({"stage": Stage.WAITING}, "ftsup status demo/1 asks Slurm"),
