@@ -114,8 +114,17 @@ class _Book:
         before, event = self.story, line.event
         after = self.story = fold(before, line)
         now = after.last or Moment()
+        if not isinstance(event, events.Progressed):  # nearly every line is one
+            self._event(line, before, now)
+        self.gauge.see(line, before, now)
+        for order in line.orders:
+            self._order(order, now)
+        self._go(_place(after, told=self.told, stopped=self.stopped), now)
+
+    def _event(self, line: Line, before: Story, now: Moment) -> None:
+        event = line.event
         if isinstance(event, events.LeaderStarted):
-            self._leader(before, after, now)
+            self._leader(before, self.story, now)
         elif isinstance(event, (events.Signalled, events.Terminated)):
             self.told = True
         elif isinstance(event, events.Stalled) and self.stalled is None:
@@ -124,10 +133,6 @@ class _Book:
             self.stalled = None
         elif isinstance(event, (events.Asked, events.Continued)):
             self.wishes.append(_wish(line, event))
-        self.gauge.see(line, before, now)
-        for order in line.orders:
-            self._order(order, now)
-        self._go(_place(after, told=self.told, stopped=self.stopped), now)
 
     def _order(self, order: events.LeaderOrder, now: Moment) -> None:
         if isinstance(order, events.Incident):
