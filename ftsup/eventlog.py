@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +172,12 @@ def number(text: bytes) -> int | None:
 
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
 _LINE = msgspec.json.Decoder(Line)
-_EVENT: msgspec.json.Decoder[Any] = msgspec.json.Decoder(LeaderEvent)
-_ORDER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(LeaderOrder)
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - a union of events or orders
+    """For strange lines only: to make one takes some milliseconds, of which every command would wait for two."""
+    return msgspec.json.Decoder(kind)
 
 
 class _Reader:
@@ -206,7 +211,7 @@ class _Reader:
         if not self._accept(envelope.n, envelope.v):
             return None
         try:
-            event = _EVENT.decode(envelope.event)
+            event = _decoder(LeaderEvent).decode(envelope.event)
         except msgspec.DecodeError as why:
             self.say(f"line {self._seen} (number {envelope.n}) holds an event that this ftsup does not know: {why}")
             return None
@@ -241,7 +246,7 @@ class _Reader:
 
 def _known_order(raw: msgspec.Raw) -> Any:  # noqa: ANN401 - one of LeaderOrder
     try:
-        return _ORDER.decode(raw)
+        return _decoder(LeaderOrder).decode(raw)
     except msgspec.DecodeError:
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -38,7 +37,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 def choose(kind: Kind, *, environ: Mapping[str, str], nodes: int) -> tuple[Cluster, str]:
     """The cluster to submit to, and a sentence about the choice. The mock is made, and has nodes enough."""
-    if kind is Kind.SLURM or (kind is Kind.AUTO and shutil.which("sbatch", path=environ.get("PATH", ""))):
+    if kind is Kind.SLURM or (kind is Kind.AUTO and _sbatch(environ)):
         state = environ.get(MOCK_STATE, "") if _is_mock(environ) else ""
         return Cluster(state=state), ""
     from ftsup.mockslurm import control as mockslurm  # noqa: PLC0415 - as above
@@ -49,9 +48,16 @@ def choose(kind: Kind, *, environ: Mapping[str, str], nodes: int) -> tuple[Clust
     return Cluster(state=state), said
 
 
+def _sbatch(environ: Mapping[str, str]) -> str | None:
+    """Where it is."""
+    import shutil  # noqa: PLC0415 - it takes as long to import as a fold of a log, and only submit asks
+
+    return shutil.which("sbatch", path=environ.get("PATH", ""))
+
+
 def _is_mock(environ: Mapping[str, str]) -> bool:
     """Whether the sbatch on PATH is the mock's (a shell that `ftsup mock env` prepared)."""
-    found, state = shutil.which("sbatch", path=environ.get("PATH", "")), environ.get(MOCK_STATE)
+    found, state = _sbatch(environ), environ.get(MOCK_STATE)
     return bool(found and state and Path(found).is_relative_to(Path(state)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from typing import TextIO
 
 
@@ -15,7 +15,7 @@ class Redraw:
 
     def show(self, text: str) -> None:
         """Put it in the place of the last one, in one write; cut to the height of the terminal, which cannot scroll back."""
-        room = max(shutil.get_terminal_size().lines - 1, 1)
+        room = max(os.get_terminal_size(self._out.fileno()).lines - 1, 1)
         lines = text.split("\n")[:room]
         up = f"\x1b[{self._height}F" if self._height else ""
         self._out.write(up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")

@@ -13,7 +13,6 @@ from ftsup.cli import cluster
 from ftsup.cli.group import examples
 from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
-from ftsup.cli.redraw import Redraw
 from ftsup.errors import SlurmError
 from ftsup.ports import Job
 from ftsup.report import runs
@@ -114,6 +113,8 @@ def _shower(ports: Ports, *, as_json: bool) -> Callable[[Page], None]:
         return lambda facts: click.echo(msgspec.json.encode(facts))
     stdout = sys.stdout
     if stdout.isatty() and ports.environ.get("TERM", "dumb") != "dumb":
+        from ftsup.cli.redraw import Redraw  # noqa: PLC0415 - mostly it is one page
+
         redraw = Redraw(stdout)
         return lambda facts: redraw.show(text(facts, now=ports.now()))
     said = [""]

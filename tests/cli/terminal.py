@@ -133,7 +133,10 @@ class Terminal:
         elif order == "K":
             self.lines[row] = self.lines[row][:column].ljust(len(self.lines[row]))
         elif order == "J":
-            self.lines = [" " * len(line) for line in self.lines]
+            kept = 0 if words == "2" else row
+            self.lines = [line if n < kept else " " * len(line) for n, line in enumerate(self.lines)]
+        elif order == "F":
+            self._at = [row - int(words), 0]
         elif (words, order) in {("?1049", "h"), ("?1049", "l")}:
             self.alternate = order == "h"
         elif (words, order) in {("?25", "l"), ("?25", "h")}:

@@ -12,8 +12,10 @@ from ftsup import events as ev
 from ftsup.cli.show import status
 from ftsup.errors import RunError
 from ftsup.events import Fault, How
+from tests.cli.lived import Lived
 from tests.cli.living import World, finish, hang_and_restart
 from tests.report.leader import BEGAN, Leader
+from tests.report.scenes import trained
 
 
 @pytest.fixture
@@ -226,3 +228,22 @@ def test_a_watched_job_that_says_nothing_is_not_asked_about_at_every_look(world)
     acting(world, later, later, later, later, ends)
     world.type(status, "--watch")
     assert world.calls == 2
+
+
+def test_on_a_terminal_it_stays_in_its_place_and_ctrl_c_ends_it(tmp_path):
+    lived = Lived(tmp_path, trained())
+    with lived.on_a_terminal("status", "--watch", "0.2", rows=12) as screen:
+        screen.shows(": training\n", "step 484")
+        lived.leader.after(9).hang(at=484)
+        lived.write()
+        screen.shows(": recovering\n", "not back at work")
+        lived.leader.end_attempt()
+        lived.leader.launch(checkpoint=484)
+        lived.leader.after(3).train(490)
+        lived.write()
+        screen.shows(": training\n", "attempt 1.2")
+        assert screen.text().count("demo/20260102-030405-00aa: ") == 1
+        screen.type("\x03")
+        assert screen.ended() == 130
+        assert screen.restored()
+        assert "attempt 1.2" in screen.text()

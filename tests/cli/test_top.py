@@ -5,50 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from contextlib import AbstractContextManager
-from datetime import datetime, timezone
-from pathlib import Path
 
-import msgspec
 import pytest
 
 from ftsup import events as ev
 from ftsup.cli.screen import Key, changes, keys, speaks_unicode
-from ftsup.rundir import RunDir
-from tests.cli.terminal import Terminal, terminal
-from tests.report.leader import NODES, Leader
-from tests.report.scenes import seen, trained
-
-ROOT = Path(__file__).parents[2]
-ENV = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONWARNINGS": "error"}
-TOP = [sys.executable, "-m", "ftsup", "top"]
-
-
-class Lived:
-    """A run directory in which a leader writes."""
-
-    def __init__(self, folder: Path, leader: Leader) -> None:
-        self.folder, self.leader = folder, leader
-        self.place = RunDir(folder / "ftsup-runs" / "demo" / "20260102-030405-00aa")
-        self.place.root.mkdir(parents=True)
-        self.place.config_json.write_text("{}")
-        self.place.jobs.write_text("7\n")
-        self.write()
-
-    def write(self, **how: object) -> None:
-        """What it tells now."""
-        wall = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        with self.place.events.open("ab") as file:
-            for line in self.leader.lines[self.place.events.read_bytes().count(b"\n") :]:
-                file.write(msgspec.json.encode(line) + b"\n")
-        part = self.place.status.with_name("part")
-        part.write_bytes(msgspec.json.encode(msgspec.structs.replace(seen(self.leader, **how).now, wall=wall)))
-        part.replace(self.place.status)
-
-    def on_a_terminal(self, *argv: str, columns: int = 80, rows: int = 24, **env: str) -> AbstractContextManager[Terminal]:
-        """The command."""
-        return terminal([*TOP, *argv], cwd=self.folder, env={**ENV, **env}, columns=columns, rows=rows)
+from tests.cli.lived import ENV, FTSUP, Lived
+from tests.report.leader import NODES
+from tests.report.scenes import trained
 
 
 @pytest.fixture
@@ -57,7 +21,7 @@ def lived(tmp_path) -> Lived:
 
 
 def test_it_appears_follows_the_run_and_its_window_and_quits_with_q(lived):
-    with lived.on_a_terminal() as screen:
+    with lived.on_a_terminal("top") as screen:
         screen.shows("training; job 7", "n1 ■■  n2 ■■", "step 484", "q quits")
         assert screen.alternate
         assert screen.hidden
@@ -74,7 +38,7 @@ def test_it_appears_follows_the_run_and_its_window_and_quits_with_q(lived):
 
 
 def test_an_idle_screen_sends_little(lived):
-    with lived.on_a_terminal() as screen:
+    with lived.on_a_terminal("top") as screen:
         screen.shows("q quits")
         clock = screen.lines[0]
         screen.until(lambda: screen.lines[0] != clock)
@@ -89,7 +53,7 @@ def test_an_idle_screen_sends_little(lived):
 
 @pytest.mark.parametrize("number, code", [(signal.SIGHUP, 129), (signal.SIGTERM, 143), (signal.SIGINT, 0)])
 def test_told_to_end_it_gives_the_terminal_back(lived, number, code):
-    with lived.on_a_terminal() as screen:
+    with lived.on_a_terminal("top") as screen:
         screen.shows("q quits")
         screen.signal(number)
         assert screen.ended() == code
@@ -97,7 +61,7 @@ def test_told_to_end_it_gives_the_terminal_back(lived, number, code):
 
 
 def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(lived):
-    with lived.on_a_terminal() as screen:
+    with lived.on_a_terminal("top") as screen:
         screen.shows("q quits")
         screen.type("\x1a")
         screen.until(screen.stopped)
@@ -112,7 +76,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(lived):
 
 
 def test_a_terminal_that_goes_away_ends_it(lived):
-    with lived.on_a_terminal() as screen:
+    with lived.on_a_terminal("top") as screen:
         screen.shows("q quits")
         os.close(screen.master)
         try:
@@ -122,7 +86,7 @@ def test_a_terminal_that_goes_away_ends_it(lived):
 
 
 def test_without_unicode_and_colour_it_says_the_same(lived):
-    with lived.on_a_terminal(LANG="C", NO_COLOR="1") as screen:
+    with lived.on_a_terminal("top", LANG="C", NO_COLOR="1") as screen:
         screen.encoding = "ascii"
         screen.shows("n1 ##  n2 ##", "# 4 training", "up/down scroll")
         screen.type("q")
@@ -133,13 +97,13 @@ def test_without_unicode_and_colour_it_says_the_same(lived):
 def test_where_there_is_no_terminal_it_is_a_status_page_and_says_so(lived, term):
     if term is None:
         done = subprocess.run(
-            TOP, cwd=lived.folder, env=ENV, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+            [*FTSUP, "top"], cwd=lived.folder, env=ENV, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
         )
         assert done.returncode == 2
         assert done.stdout.startswith("demo/20260102-030405-00aa: training\n")
         assert done.stderr == "ftsup top needs a terminal: this is ftsup status; ftsup status --watch tells what changes\n"
         return
-    with lived.on_a_terminal(TERM=term) as screen:
+    with lived.on_a_terminal("top", TERM=term) as screen:
         assert screen.ended() == 2
         assert "ftsup top needs a terminal" in screen.text()
 
@@ -149,11 +113,11 @@ def test_a_run_that_is_over_and_one_that_is_torn_are_shown(lived):
         lived.leader.take(ev.AttemptOver(node=node, epoch=lived.leader.epoch, code=0))
     lived.write()
     lived.place.status.write_text("{")
-    with lived.on_a_terminal("demo") as screen:
+    with lived.on_a_terminal("top", "demo") as screen:
         screen.shows("finished; job 7", "training finished", "next: nothing: it is done")
         screen.type("q")
         assert screen.ended() == 0
-    with lived.on_a_terminal("nothing") as screen:
+    with lived.on_a_terminal("top", "nothing") as screen:
         assert screen.ended() == 1
         assert "no run is called nothing" in screen.text()
         assert screen.restored()
