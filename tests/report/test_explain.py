@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ftsup import eventlog
 from ftsup import events as ev
 from ftsup.events import Fault, How
 from ftsup.report import evidence
@@ -278,3 +280,23 @@ def test_a_folder_that_is_torn_missing_or_no_folder(tmp_path) -> None:
     assert evidence.look(tmp_path) == Evidence(path=str(tmp_path), files=1)
     (tmp_path / "file").touch()
     assert evidence.look(tmp_path / "file") is None
+
+
+def test_a_real_run_is_told_in_its_first_lines() -> None:
+    """The demo's: times as its supervisors measured them, and the hang's line of code from its ranks' own stacks."""
+    log = Path(__file__).parents[1] / "data" / "runs" / "demo" / "events.jsonl"
+    tale = tale_of(eventlog.stream(log, []))
+    assert list(head(tale))[1:3] == [
+        "job 1: 4 attempts in 2 grants, 2 incidents, at step 120, in 2 min 13 s",
+        "20 % of that time was training; most of the rest: start-up and end took 46 s (35 %), hangs took 27 s (20 %)",
+    ]
+    hang, crash, requeue = tale.incidents
+    assert (hang.where, hang.waited, hang.replayed) == ("demo_train.py:101 in strike", (0, 1, 3), 0)
+    assert (crash.fault, crash.waited, crash.followed, crash.replayed) == (
+        "rank 3 on mock2 was ended by SIGKILL at step 58",
+        (1,),
+        (0, 2),
+        8,
+    )
+    assert (requeue.name, requeue.rule, requeue.replayed) == ("requeue", "elsewhere", 6)
+    assert tale.step_s == pytest.approx(0.2177, abs=0.001)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from ftsup import eventlog
 from ftsup import events as ev
+from ftsup.config import from_json
 from ftsup.events import Notify, Verdict, VerdictKind
 from ftsup.policy.machine import step
 from ftsup.policy.rules import Budgets
@@ -95,3 +99,14 @@ def test_what_today_has_no_rule_for_is_said_and_the_rest_goes_on() -> None:
     assert outcome.lines == len(holed)
     assert all(list(changes(difference)) for difference in outcome.differences)
     assert outcome.differences
+
+
+def test_a_real_log_gets_the_verdicts_that_it_got() -> None:
+    """The demo's, with a hang, a crash and a requeue by somebody else, as real supervisors and a real torchrun made it."""
+    folder = Path(__file__).parents[1] / "data" / "runs" / "demo"
+    notes: list[str] = []
+    outcome = replay(eventlog.stream(folder / "events.jsonl", notes), from_json((folder / "config.json").read_bytes()).rules())
+    assert (outcome.lines, outcome.skipped, notes) == (214, 0, [])
+    assert [difference for difference in outcome.differences if list(verdicts(difference.then)) != list(verdicts(difference.now))] == []
+    assert outcome.state.verdict is not None
+    assert outcome.state.verdict.kind is VerdictKind.FINISHED
