@@ -60,8 +60,7 @@ def _cells(row: Lost) -> str:
 
 def head(tale: Tale) -> Iterator[str]:
     """Where it is, how it did, what cost most, what to do."""
-    why = f": {tale.reason}" if tale.reason and tale.stage is not Stage.FINISHED else ""
-    yield f"{tale.run}: {tale.stage.value}{why}"
+    yield f"{tale.run}: {tale.stage.value}{' when its leader last spoke' if _silent(tale) else ''}{_why(tale)}"
     if not tale.grants:
         yield f"no leader has written anything yet{f'; its job is {tale.job}' if tale.job else '; it was never submitted'}"
     else:
@@ -73,6 +72,13 @@ def head(tale: Tale) -> Iterator[str]:
         )
         yield f"{_share(tale.training.share)} of that time was training; {_dearest(tale)}"
     yield f"now: {now(tale)}"
+
+
+def _why(tale: Tale) -> str:
+    """What brought it there, where that is news."""
+    if tale.stage is Stage.RECOVERING and tale.incidents:
+        return f": {tale.incidents[-1].fault}"
+    return f": {tale.reason}" if tale.reason and tale.stage is not Stage.FINISHED else ""
 
 
 def _head(tale: Tale) -> Iterator[str]:
@@ -97,34 +103,35 @@ def _dearest(tale: Tale) -> str:
 
 def now(tale: Tale) -> str:
     """What a person should do now."""
-    name, last = tale.name, tale.incidents[-1] if tale.incidents else None
-    go_on = f"ftsup submit --continue {name}"
-    if tale.stage is Stage.STOPPED and tale.rule == "stop asked":
-        return f"nothing; {go_on} goes on from the newest checkpoint"
+    go_on = f"ftsup submit --continue {tale.name}"
     if tale.stage is Stage.STOPPED:
-        first = (
-            f"look at {last.where}, then "
-            if last and last.where
-            else f"mend what incident {last.number} tells, then "
-            if last and last.number
-            else ""
-        )
-        return f"{first}{go_on}"
+        return _mend(tale, go_on)
     if tale.stage in {Stage.FINISHED, Stage.CANCELLED}:
         return "nothing is left to do"
     if tale.stage is Stage.WAITING:
-        return (
-            f"ftsup status {name} asks Slurm about its job"
-            if tale.job
-            else f"nothing runs; sbatch was never asked, or said no: {tale.path}"
-        )
+        return f"ftsup status {tale.name} asks Slurm about its job" if tale.job else f"nothing runs: Slurm has no job of it ({tale.path})"
     if tale.stage is Stage.REQUEUED:
-        return f"nothing: Slurm begins it again when it gives it nodes (squeue -j {tale.job} says when)"
+        since = f" for {short_time(tale.quiet_s)}" if tale.quiet_s is not None else ""
+        return f"nothing: it has been in the queue{since}, and goes on when Slurm gives it nodes (squeue -j {tale.job})"
     if tale.stage.over:
         return f"{go_on} goes on from the newest checkpoint"
-    if tale.quiet_s is not None and tale.quiet_s > SILENT_S:
+    if _silent(tale):
         return f"its leader has said nothing for {short_time(tale.quiet_s)}: squeue -j {tale.job}; if that job is gone, {go_on}"
     return "nothing: it trains" if tale.stage is Stage.TRAINING else "nothing: it is on its way back to training"
+
+
+def _mend(tale: Tale, go_on: str) -> str:
+    last = tale.incidents[-1] if tale.incidents else None
+    if tale.rule == "stop asked":
+        return f"nothing; {go_on} goes on from the newest checkpoint"
+    if last is None or last.verdict is not VerdictKind.STOP:
+        return f"mend what it says, then {go_on}"
+    return f"look at {last.where or f'incident {last.number}'}, then {go_on}"
+
+
+def _silent(tale: Tale) -> bool:
+    led = tale.stage in {Stage.STARTING, Stage.TRAINING, Stage.RECOVERING}
+    return led and tale.quiet_s is not None and tale.quiet_s > SILENT_S
 
 
 # Incidents ----------------------------------------------------------------------------------------------------------------

@@ -189,7 +189,8 @@ def test_a_run_that_stopped_by_its_own_error_says_where_to_look_and_how_to_go_on
         ({"stage": Stage.CANCELLED}, "nothing is left to do"),
         ({"stage": Stage.WAITING}, "ftsup status demo/1 asks Slurm"),
         ({"stage": Stage.WAITING, "job": ""}, "nothing runs"),
-        ({"stage": Stage.REQUEUED}, "nothing: Slurm begins it again"),
+        ({"stage": Stage.REQUEUED, "quiet_s": 7500.0}, "nothing: it has been in the queue for 2 h 5 min, and goes on when"),
+        ({"stage": Stage.STOPPED, "rule": "checkpoints taken"}, "mend what it says, then ftsup submit --continue demo/1"),
         ({"stage": Stage.RECOVERING, "quiet_s": 5.0}, "nothing: it is on its way back"),
         ({"stage": Stage.TRAINING, "quiet_s": 5.0}, "nothing: it trains"),
         ({"stage": Stage.TRAINING, "quiet_s": 500.0}, "its leader has said nothing for 8 min 20 s: squeue -j 7"),
@@ -202,8 +203,20 @@ def test_every_stage_says_what_to_do_now(leader, change, said) -> None:
 
 def test_a_stopped_run_names_the_line_of_code_first(leader) -> None:
     hang(leader)
-    tale = msgspec.structs.replace(tale_of(leader.lines), stage=Stage.STOPPED, rule="budget")
+    tale = tale_of(leader.lines)
+    (told,) = tale.incidents
+    ended = msgspec.structs.replace(told, verdict=ev.VerdictKind.STOP)
+    tale = msgspec.structs.replace(tale, stage=Stage.STOPPED, rule="budget", incidents=(ended,))
     assert now(tale) == "look at train.py:41 in forward, then ftsup submit --continue demo/1"
+    nowhere = msgspec.structs.replace(tale, incidents=(msgspec.structs.replace(ended, where=""),))
+    assert now(nowhere) == "look at incident 1, then ftsup submit --continue demo/1"
+
+
+def test_the_first_line_says_what_is_being_recovered_from_and_that_nobody_speaks(leader) -> None:
+    leader.after(10).hang()
+    spoke = BEGAN + timedelta(seconds=145)
+    assert next(head(tale_of(leader.lines, now=spoke))).startswith("demo/1: recovering: rank 3 on n2 stood still for 5.2 s")
+    assert next(head(tale_of(leader.lines))).startswith("demo/1: recovering when its leader last spoke: rank 3")
 
 
 def test_a_run_that_no_leader_ever_led() -> None:
