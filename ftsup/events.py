@@ -224,6 +224,8 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     stamp: str
     """Of its files' sizes, times and places: another one means that it was written anew."""
+    seal: str = ""
+    """Of its manifest; empty: it had none."""
 
 
 class Picking(Event, frozen=True, kw_only=True):
@@ -560,6 +562,12 @@ class Continued(Event, frozen=True, kw_only=True):
     """Keys of the configuration that are not as they were."""
 
 
+class Told(Event, frozen=True, kw_only=True):
+    """notify.command gets all news that were held back until now: they are never told again."""
+
+    count: int
+
+
 class Noted(Event, frozen=True, kw_only=True):
     """Something for people to know; it changes nothing."""
 
@@ -575,7 +583,7 @@ LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
     Quarantined, Pruned, CheckpointsTaken, Prepared,
     Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Busy, Stalled, Moving, RankEnded, Reported,
     Collected, AttemptOver, Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked,
-    Continued, Noted,
+    Continued, Noted, Told,
 ]  # fmt: skip
 
 

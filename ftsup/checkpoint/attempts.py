@@ -67,7 +67,7 @@ def signs(there: Sequence[Entry], files: Mapping[str, str], began: Began, *, end
 def files_now(disk: Disk, home: Home, there: Sequence[Entry]) -> dict[str, str]:
     """Of each that has no seal, its files as they are now: equal twice, and nobody wrote in between."""
     sealed = sealed_names(disk, home)
-    return {entry.name: _digest(disk, home, entry.name) for entry in there if entry.name not in sealed}
+    return {entry.name: files_of_one(disk, home, entry.name) for entry in there if entry.name not in sealed}
 
 
 def ending(disk: Disk, home: Home, there: Sequence[Entry], *, epoch: Epoch | None, ended: bool, act: bool) -> tuple[dict[str, Sign], Began]:
@@ -111,7 +111,7 @@ def pending(
             _write(disk, home, since if since.sure else _began(epoch, there, files, found))
     sealed = [entry.name for entry in there if entry.name not in files][:look_again]
     return [
-        Pending(entry=entry, sign=found[entry.name], files=files.get(entry.name) or _digest(disk, home, entry.name))
+        Pending(entry=entry, sign=found[entry.name], files=files.get(entry.name) or files_of_one(disk, home, entry.name))
         for entry in there
         if entry.name in files or entry.name in sealed
     ]
@@ -146,7 +146,8 @@ def _write(disk: Disk, home: Home, began: Began) -> None:
     publish(disk, home.attempt, msgspec.json.encode(began))
 
 
-def _digest(disk: Disk, home: Home, name: str) -> str:
+def files_of_one(disk: Disk, home: Home, name: str) -> str:
+    """Its files as they are now: equal twice, and nobody wrote in between."""
     files = files_below(disk, home.checkpoint(name))
     return xxhash.xxh3_128_hexdigest(
         msgspec.json.encode({name: (facts.size_bytes, facts.mtime_ns, facts.inode) for name, facts in sorted(files.items())})

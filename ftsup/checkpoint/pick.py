@@ -43,6 +43,8 @@ class State(Enum):
     """Never whole: no damage."""
     SUSPECT = "suspect"
     """The caller wants it passed over."""
+    LEFT = "left behind"
+    """So it does: a person went back to an earlier one."""
     DAMAGED = "damaged"
     """Was sealed, or whole by its kind, and is broken now."""
     UNREADABLE = "unreadable"
@@ -82,6 +84,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     complete: str = ""
     avoid: Collection[str] = ()
     """Suspects: whole, but the script could not load them."""
+    left: Collection[str] = ()
+    """Left behind by a restart from an earlier step."""
     sealed: Collection[str] = ()
     """Those that the caller knows to have been sealed: without a manifest they are damaged."""
     label: Label = Label()
@@ -137,6 +141,8 @@ def look(
     disk: Disk, home: Home, entry: Entry, ask: Ask, *, sign: Sign = Sign.NONE, again: Callable[[], bool] = never, each: Each = nothing
 ) -> Seen:
     """What one candidate is, all of it read. `sign`: what says that it is whole if its kind cannot."""
+    if entry.name in ask.left:
+        return Seen(name=entry.name, state=State.LEFT, why="left behind by a restart from an earlier step")
     if entry.name in ask.avoid:
         return Seen(name=entry.name, state=State.SUSPECT, why="passed over: attempts that resumed from it died before their first step")
     try:

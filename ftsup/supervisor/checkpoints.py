@@ -110,6 +110,8 @@ class Checkpoints:
             me=self._me,
             suspects=order.suspects,
             sealed=order.sealed,
+            left=order.left,
+            from_step=order.from_step,
             ended=order.ended,
             files_s=self._config.waits.files_s,
             worked=self._reached or bool(order.sealed),
@@ -150,6 +152,8 @@ class Checkpoints:
             name=chosen.name,
             files=chosen.files,
             took_s=chosen.took_s,
+            left=chosen.left,
+            refused=chosen.refused,
         )
         return [*notes, *aside, *sealed, picked]
 
@@ -208,6 +212,7 @@ class Checkpoints:
             rate_bytes=0 if self._last else checkpoint.seal_rate_bytes,
             keep=checkpoint.keep if checkpoint.prune else 0,
             needed=(name,) if name else (),
+            left=state.checkpoints.left,
             verified=tuple(sorted(self._verified)),
             damaged=tuple(sorted(self._damaged)),
             ended=ended,

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
@@ -20,8 +20,9 @@ import psutil
 from ftsup.checkpoint import keep as keeping
 from ftsup.checkpoint import seal as sealing
 from ftsup.checkpoint.attempts import Began, Pending, pending
+from ftsup.checkpoint.behind import left_after, still_left
 from ftsup.checkpoint.disk import Pace, RealDisk
-from ftsup.checkpoint.entries import manifest_of
+from ftsup.checkpoint.entries import entries, manifest_of
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.owner import release
 from ftsup.checkpoint.pick import Ask, Picked, pick
@@ -30,7 +31,7 @@ from ftsup.checkpoint.seal import Label, Outcome, Sign
 from ftsup.checkpoint.trouble import told
 from ftsup.checkpoint.verify import verify
 from ftsup.errors import CheckpointError, Damaged
-from ftsup.events import Epoch
+from ftsup.events import Epoch, Left
 from ftsup.supervisor.clerkwork import answer, serve, settle
 from ftsup.supervisor.clock import BootClock
 from ftsup.supervisor.keepwords import Aside, Chosen, Me, Pass, PickAsk, SealAsk, Taken
@@ -40,6 +41,14 @@ NICEST = 19
 TELL_S = 1.0
 SAID = frozenset({Outcome.CHANGED, Outcome.DAMAGED, Outcome.UNKNOWN})
 """What came of a seal that people should know; the others only mean: not yet."""
+
+
+class Earlier(NamedTuple):
+    """What became of a person's wish to go back."""
+
+    picked: Picked | None = None
+    left: tuple[Left, ...] | None = None
+    refused: str = ""
 
 
 class Keeper:
@@ -82,17 +91,20 @@ class Keeper:
             taken, found, note = "", None, f"nobody can see that the checkpoints are this run's: {told(error, worked_before=ask.worked)}"
         if taken:
             return Chosen(taken=taken)
+        still = still_left(disk, home, ask.left)
         wanted = Ask(
             pattern=ask.pattern,
             complete=ask.complete,
             avoid=frozenset(ask.suspects),
-            sealed=frozenset(ask.sealed),
+            left=still,
+            sealed=frozenset(ask.sealed) - {one.name for one in ask.left if one.name not in still},
             label=self._label(ask.me, Epoch(ask.epoch.grant, ask.epoch.attempt - 1)),
             epoch=ask.epoch,
             ended=ask.ended,
         )
         try:
-            picked = pick(disk, home.folder, wanted, again=Patience(ask.files_s, self._clock, self._tell), noted=self._note)
+            earlier = self._pick_earlier(disk, home, ask, wanted)
+            left, refused, picked = earlier.left, earlier.refused, earlier.picked or self._pick_one(disk, home, ask, wanted)
         except Damaged as error:
             return Chosen(broken=f"{error.message}; {error.hint}" if error.hint else error.message)
         aside = tuple(Aside(name=one.name, why=one.why, path=one.moved_to) for one in picked.seen if one.moved_to)
@@ -107,8 +119,28 @@ class Keeper:
             aside=aside,
             sealed=_sealed_now(disk, home, picked, ask, wall=wanted.label.wall, took_s=took_s),
             found=found,
+            left=left,
+            refused=refused,
             note=note,
         )
+
+    def _pick_one(self, disk: RealDisk, home: Home, ask: PickAsk, wanted: Ask) -> Picked:
+        return pick(disk, home.folder, wanted, again=Patience(ask.files_s, self._clock, self._tell), noted=self._note)
+
+    def _pick_earlier(self, disk: RealDisk, home: Home, ask: PickAsk, wanted: Ask) -> Earlier:
+        """The newest of the step that a person wants at most."""
+        if ask.from_step is None:
+            return Earlier()
+        there = entries(disk, home, pattern=ask.pattern)
+        left = left_after(disk, home, there, step=ask.from_step)
+        none = f"no checkpoint of step {ask.from_step} at most can be resumed from"
+        if len(left) == len(there):
+            return Earlier(refused=none)
+        try:
+            picked = self._pick_one(disk, home, ask, msgspec.structs.replace(wanted, left=frozenset(one.name for one in left)))
+        except Damaged as error:
+            return Earlier(refused=f"{none}: {error.message}")
+        return Earlier(picked=picked, left=left) if picked.path else Earlier(refused=f"{none}: {picked.why}")
 
     def _label(self, me: Me, epoch: Epoch) -> Label:
         return Label(epoch=epoch, writer=me.run, wall=self._clock.wall())
@@ -132,7 +164,10 @@ class Keeper:
         if taken or mine is None:
             return Pass(taken=taken)
         said: dict[str, str] = {}
+        left = still_left(disk, home, ask.left)
         for one in pending(disk, home, pattern=ask.pattern, epoch=ask.epoch, began=self._began, ended=ask.ended):
+            if one.entry.name in left:
+                continue
             begun_t, entry = self._clock.now(), one.entry
             sign = one.sign if self._quiet(one, ask.quiet_s) or one.sign is not Sign.NEWER else Sign.NONE
             done = sealing.seal(disk, home, entry, label=self._label(ask.me, ask.epoch), marker=ask.complete, sign=sign)
@@ -141,7 +176,7 @@ class Keeper:
                 return Pass(sealed=Taken(name=entry.name, step=entry.step, size_bytes=done.size_bytes, took_s=took_s), said=said)
             if done.outcome in SAID:
                 said[entry.name] = done.why
-        return self._keep(disk, home, ask, said=said, found=mine.found)
+        return self._keep(disk, home, ask, said=said, found=mine.found, left=left)
 
     def _note(self, began: Began) -> None:
         self._began = began
@@ -155,13 +190,16 @@ class Keeper:
         self._looks[one.entry.name] = (one.files, since_t)
         return now - since_t >= quiet_s
 
-    def _keep(self, disk: RealDisk, home: Home, ask: SealAsk, *, said: dict[str, str], found: tuple[str, ...]) -> Pass:
+    def _keep(
+        self, disk: RealDisk, home: Home, ask: SealAsk, *, said: dict[str, str], found: tuple[str, ...], left: frozenset[str]
+    ) -> Pass:
         """Never before newer ones are verified: what would let an older one go is read back first."""
         needed = {*ask.needed, *found}
         keeping.forget_lost(disk, home, pattern=ask.pattern)
         if not ask.keep:
             return Pass(said=said)
-        items = keeping.items(disk, home, pattern=ask.pattern, writer=ask.me.run, verified=ask.verified)
+        every = keeping.items(disk, home, pattern=ask.pattern, writer=ask.me.run, verified=ask.verified)
+        items = [item for item in every if item.name not in left]  # those are no newer ones, whatever their steps say
         whole = [item for item in items if item.sealed and item.name not in ask.damaged]
         hopeful = [msgspec.structs.replace(item, verified=item in whole) for item in items]
         if not keeping.removable(hopeful, keep=ask.keep, needed=needed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ftsup.events import Epoch, Files
+from ftsup.events import Epoch, Files, Left
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +51,10 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """What was there before the run wrote anything; None: not known."""
     taken: str = ""
     """The directory belongs to another run, which is alive: nothing else was done."""
+    left: tuple[Left, ...] | None = None
+    """What is left behind from now on; None: as before."""
+    refused: str = ""
+    """Why there is none of the step that was wanted."""
     broken: str = ""
     """Nothing there can be resumed from, and waiting mends nothing."""
     note: str = ""
@@ -89,6 +93,8 @@ class SealAsk(msgspec.Struct, frozen=True, kw_only=True):
     keep: int = 0
     """0: nothing is removed."""
     needed: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
+    """Neither sealed nor counted nor removed, unless they were written anew."""
     verified: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     ended: bool = False
@@ -108,6 +114,10 @@ class PickAsk(msgspec.Struct, frozen=True, kw_only=True):
     me: Me
     suspects: tuple[str, ...] = ()
     sealed: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
+    """Not these, unless they were written anew."""
+    from_step: int | None = None
+    """Of this step at most, also one that was left behind; if there is none, as without it."""
     ended: bool = False
     files_s: float = 0.0
     worked: bool = False
