@@ -13,22 +13,30 @@ import torch.distributed.checkpoint as dcp
 
 
 def state() -> dict:
-    """What a training script saves: weights, an optimizer that has stepped, a step, a generator's state."""
+    """What a training script saves: weights, an optimizer that has stepped, a step, a tensor without elements."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5))
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(4, 6)).sum().backward()
     optimizer.step()
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 3, "half": torch.ones(5, dtype=torch.bfloat16)}
+    return {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "step": 3,
+        "half": torch.ones(5, dtype=torch.bfloat16),
+        "none": torch.ones(0, 3),
+    }
 
 
 def make_torch(folder: Path) -> None:
     """The kinds that torch writes itself."""
     whole = state()
     torch.save(whole, folder / "zip.pt")
-    torch.save({"w": torch.arange(6.0), "b": torch.ones(2)}, folder / "small.pt")
+    torch.save({"w": torch.arange(6.0), "b": torch.ones(2), "none": torch.ones(0)}, folder / "small.pt")
     torch.save(whole, folder / "legacy.pt", _use_new_zipfile_serialization=False)
-    dcp.save({"model": whole["model"], "step": 3, "tail": [torch.arange(4), "text"]}, checkpoint_id=folder / "dcp")
+    dcp.save(
+        {"model": whole["model"], "none": torch.ones(0, 3), "step": 3, "tail": [torch.arange(4), "text"]}, checkpoint_id=folder / "dcp"
+    )
     writer = dcp.FileSystemWriter(folder / "dcp-many", single_file_per_rank=False, thread_count=2)
     dcp.save({"model": whole["model"], "step": 3}, storage_writer=writer)
 

@@ -205,7 +205,7 @@ def test_bytes_are_named_by_the_tensor_that_lies_there(originals, disk):
     assert "zip directory" in {place.region for place in zipped}
     legacy = regions(disk, originals / "legacy.pt", "")
     assert legacy[0].region == "pickle"
-    assert {place.tensor for place in legacy} - {None} == set(named.values())
+    assert {place.tensor for place in legacy} - {None} == {*named.values(), "none"}  # its length, which is 0, is written down there
     assert {place.tensor for place in regions(disk, originals / "model.safetensors", "")} == {None, "a.weight", "a.bias"}
     assert "tail.0" in {place.tensor for place in regions(disk, originals / "dcp", "__0_0.distcp")}
     assert [place.region for place in regions(disk, originals / "dcp", ".metadata")] == [".metadata"]

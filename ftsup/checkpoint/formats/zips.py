@@ -150,7 +150,7 @@ def _lines(data: bytes, *, count: int, at: int, span: Span) -> Iterator[Record]:
             method=method,
             flags=flags,
             shared=(needed, flags, method, time, date),
-            usual=(made_by, needed, flags, time, date, inner, outer),
+            usual=(made_by, needed, flags & ~_FLAG_DESCRIPTOR, time, date, inner, outer),  # nothing to tell after an empty tensor
             wide=bool(wide),
             line_at=line_at,
         )
