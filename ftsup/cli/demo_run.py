@@ -70,7 +70,9 @@ class Demo:
         self._home, self._training = training.home, training
         self._plan = choose(seed, steps=training.steps, ranks=training.ranks, kinds=kinds)
         self._console = console
-        self._view = View(console, title=f"ftsup demo: {training.ranks} ranks on 2 virtual nodes, DEMO_SEED={seed}")
+        self._view = View(
+            console, title=f"ftsup demo: {training.ranks} ranks on {training.config.slurm.nodes} virtual nodes, DEMO_SEED={seed}"
+        )
         self._began_s = time.monotonic()
         self._told = Told()
         self._site = Site(mock=self._home / "slurm", local=self._home / "local", environ=scrubbed(os.environ))
@@ -143,6 +145,7 @@ class Demo:
         if not done.ok or self._run_dir is None or not said:
             raise RunError(f"ftsup submit failed: {(done.err or done.why).strip()}")
         self._say(f"submitted: {said[0]}")
+        self._say(f"in another terminal: ftsup top {self._run_dir.root}")
 
     def _follow(self) -> None:
         """Watch the run until Slurm says that its job is over, and strike on the way."""

@@ -202,8 +202,8 @@ def table(found: Sequence[Outcome]) -> Table:
     """The faults and what became of them. Times are measured from the strike itself, on this machine's wall clock."""
     rows = Table(box=box.HORIZONTALS, show_lines=True)
     rows.add_column("fault", width=17)
-    for name in ("detected after", "back at work after", "steps replayed"):
-        rows.add_column(name, justify="right", width=8)
+    for name, width in (("detected after", 8), ("back at work after", 10), ("steps replayed", 8)):
+        rows.add_column(name, justify="right", width=width)
     rows.add_column("what ftsup made of it", overflow="fold")
     for one in found:
         times = (short_time(None if wall is None else passed_s(one.struck.at, wall)) for wall in (one.found, one.back))

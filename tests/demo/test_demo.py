@@ -73,12 +73,23 @@ def changed(name: str, into: Path, *changes: tuple[str, str]) -> Path:
 def test_a_script_that_forgets_its_optimizer_is_found_out(tmp_path):
     """Shorter, on two ranks, and killed once: what matters is the comparison at the end."""
     changed("demo_train.py", tmp_path, ('    optimizer.load_state_dict(saved["optimizer"])\n', ""))
-    short = ("--steps 120 --every 12", "--steps 20 --every 4")
+    short = ("--steps 100 --every 10", "--steps 20 --every 4")
     config = changed("demo.yaml", tmp_path, short, ("workers_per_node: 2", "workers_per_node: 1"))
     out, err = (process := start(tmp_path, "--config", config, "--only", "kill")).communicate(timeout=300)
     assert process.returncode == 1, out + err
     assert "DIFFER" in out.splitlines()[-1], out + err
     assert "did not hold" not in out, out
+
+
+@pytest.mark.drill
+def test_a_script_that_does_not_save_when_it_is_asked_is_found_out(tmp_path):
+    """What did not hold is enough for exit code 1: the weights are equal."""
+    changed("demo_train.py", tmp_path, ("if asked() or step %", "if step %"))
+    config = changed("demo.yaml", tmp_path, ("--steps 100", "--steps 60"), ("workers_per_node: 2", "workers_per_node: 1"))
+    out, err = (process := start(tmp_path, "--config", config, "--only", "warning")).communicate(timeout=300)
+    assert process.returncode == 1, out + err
+    assert "did not hold: was not seen as what it was: Slurm's warning" in out, out
+    assert "equal bit for bit" in out.splitlines()[-1]
 
 
 @pytest.mark.drill

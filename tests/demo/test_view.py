@@ -78,7 +78,7 @@ def test_the_table_fits_80_columns_and_says_it_all():
     lines = out.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     rows = [line for line in lines if line.strip() and not set(line) <= set(" ─━-")]
-    columns = [" ".join(line[begin:end].strip() for line in rows) for begin, end in ((0, 18), (18, 28), (28, 38), (38, 48), (48, 80))]
+    columns = [" ".join(line[begin:end].strip() for line in rows) for begin, end in ((0, 18), (18, 28), (28, 40), (40, 50), (50, 80))]
     assert columns[0].split()[1:3] == ["time.sleep(3600)", "in"]
     assert "restart here" in columns[4]
     words = " ".join(columns[4].split())
