@@ -185,7 +185,22 @@ class Launcher(Section, frozen=True, kw_only=True):
 class Notify(Section, frozen=True, kw_only=True):
     """Who is told."""
 
-    command: Annotated[Args, Meta(description="a command that gets each verdict as JSON on its standard input")] = ()
+    command: Annotated[
+        Args,
+        Meta(
+            description="a command that gets the news as JSON on its standard input: an incident, a requeue, no progress, trouble with a "
+            "save, the end; it has 30 s, and what it leaves behind is ended"
+        ),
+    ] = ()
+    every_s: Annotated[
+        Duration,
+        Meta(
+            description="at most one call in so long; what comes meanwhile goes with the next. Of the end of an allocation, always at once"
+        ),
+    ] = 600.0
+    no_progress_s: Annotated[
+        Duration, Meta(description="told when a run has its nodes and has not got past its best step for so long; 0: never")
+    ] = _RULES.no_progress_s
 
 
 class Waits(Section, frozen=True, kw_only=True):
@@ -306,6 +321,7 @@ class Config(Section, frozen=True, kw_only=True):
             end_margin_s=self.waits.end_margin_s,
             stagger_s=self.waits.stagger_s,
             staggers=self.waits.staggers,
+            no_progress_s=self.notify.no_progress_s,
             every_s=self.checkpoint.every_s,
             plain=self.slurm.handlers is Handlers.PLAIN,
             warning_s=float(self.slurm.warning.lead_s),

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.errors import RuleBroken
 from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
-from ftsup.policy import blame, ending, resume, wishes
+from ftsup.policy import blame, ending, resume, stuck, wishes
 from ftsup.policy import save as saving
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
 from ftsup.policy.rules import HangMode, Rules
@@ -47,13 +47,14 @@ def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
     after, orders = handler(state, event, rules)
     after, more = saving.follow(after, event.t, rules)
-    return Out(state=after, orders=orders + more, deadline_t=next_deadline(after))
+    after, news = stuck.follow(state, after, event.t, rules)
+    return Out(state=after, orders=orders + more + news, deadline_t=next_deadline(after))
 
 
 def next_deadline(state: State) -> float | None:
     """When the machine wants to be woken, if nothing happens."""
     ends = (state.end_t, state.ask_t) if state.stage in ending.BEFORE_END else ()
-    times = [t for t in (state.deadline_t, saving.deadline_t(state), *ends) if t is not None]
+    times = [t for t in (state.deadline_t, saving.deadline_t(state), stuck.deadline_t(state), *ends) if t is not None]
     return min(times) if times and state.stage is not Stage.OVER else None
 
 
@@ -672,4 +673,5 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.Asked: wishes.asked,
     ev.Continued: _continued,
     ev.Noted: _same,
+    ev.Told: _same,
 }

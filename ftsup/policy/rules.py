@@ -136,6 +136,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     late_s: float = 5.0
     beats_s: float = 60.0
     ask_s: float = 300.0
+    no_progress_s: float = 3600.0
+    """0: nobody is told."""
     every_s: float = 1800.0
     """0: saves are asked for only when there is a reason."""
     plain: bool = False

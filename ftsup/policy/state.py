@@ -157,6 +157,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     best_step: int = -1
     """The highest step that any attempt is known to have reached."""
+    stuck_t: float | None = None
+    """Without progress until then, people are told; None: they were."""
     moved: bool = False
     """This attempt got past the best step of those before it."""
     unknown: bool = False

@@ -38,6 +38,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     err: Path
     proof: Path | None = None
     """Where the guard writes that it is through: without it, it was killed itself."""
+    stdin: Path | None = None
+    file_cap_bytes: int = 0
+    """No file that it writes becomes longer; 0: as long as the system lets it."""
     ignored: tuple[signal.Signals, ...] = ()
     """Signals that mean nothing to the attempt, from its first instruction on; a program that sets a handler hears them again."""
 
@@ -237,6 +240,8 @@ def start(spec: Spec, *, kill_limit_s: float = KILL_LIMIT_S) -> Child:
         "out": str(spec.out),
         "err": str(spec.err),
         "proof": str(spec.proof or ""),
+        "stdin": str(spec.stdin or os.devnull),
+        "file_cap_bytes": spec.file_cap_bytes,
         "ignored": spec.ignored,
         "kill_limit_s": kill_limit_s,
     }

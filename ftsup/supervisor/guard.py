@@ -243,13 +243,16 @@ def _become(spec: dict[str, Any], *, guard: int) -> NoReturn:
             signal.signal(number, signal.SIG_IGN if number in spec["ignored"] else signal.SIG_DFL)
         for fd, path in ((1, spec["out"]), (2, spec["err"])):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), fd)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(spec["stdin"], os.O_RDONLY), 0)
         _best_effort_limits()
+        if spec["file_cap_bytes"]:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (spec["file_cap_bytes"], spec["file_cap_bytes"]))
         env = {**spec["env"], "FTSUP_MARK": spec["mark"], "FTSUP_SUPERVISOR": str(guard)}
         os.chdir(spec["cwd"])
         os.execvpe(spec["argv"][0], spec["argv"], env)  # noqa: S606 - the user's own command, on purpose
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
+        name = os.fsdecode(error.filename or "")
+        where = f": {name}" if name and not name.endswith(spec["argv"][0]) else ""
         os.write(2, f"ftsup: cannot start {spec['argv'][0]}: {error.strerror}{where}\n".encode(errors="backslashreplace"))
     finally:
         os._exit(_NOT_STARTED)

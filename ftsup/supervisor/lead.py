@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, get_args
 
 import msgspec
@@ -39,6 +40,8 @@ from ftsup.supervisor.keepwords import Me
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.leaderlink import LeaderLink
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
+from ftsup.supervisor.notices import Notices, follow
+from ftsup.supervisor.teller import Teller
 
 MIRROR_S = 10.0
 """The most that a Launch or a Requeue waits for the mirror, or an order for a local disk that is full."""
@@ -49,7 +52,6 @@ REQUESTS_S = 2.0
 SAY_S = 30.0
 SLURM_S = 30.0
 """The deadline of one call to Slurm; the call has shorter ones inside."""
-NOTIFY_S = 30.0
 LEAVE_S = 15.0
 """The most that quitting waits for the nodes' goodbye and the mirror: longer than nodes take, since our end is theirs."""
 TOLD_LEAVE_S = 3.0
@@ -87,7 +89,7 @@ class Lead:
         self.rules: Rules = config.rules()
         self.local = LocalDir(config.local_base(grant.environ), run.id, grant.job, "leader").root
         self.local.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.log, self.state, self.inbox = self._resume()
+        self.log, self.state, self.inbox, held = self._resume()
         self.mirrored = 0
         self.mirror_asked = False
         self.unwritten: list[Line] = []
@@ -97,8 +99,6 @@ class Lead:
         self.status_t = self.requests_t = 0.0
         self.counted = False
         """The nodes were asked for what the next status.json tells."""
-        self.telling = 0
-        """How many notify.commands run."""
         self.saying = 0
         """How many lines are on their way to the batch script's output."""
         self.quit: int | None = None
@@ -112,10 +112,11 @@ class Lead:
         keys = read_keys(run.keys)
         self.link = LeaderLink(keys, instance=f"{grant.host}:{clock.now():.3f}", port=self._port())
         self.step = starter.Step(self.local, run.root, grant.environ)
+        self.teller = Teller(config, held, self.local, run=run, job=grant.job, env=grant.environ)
 
     # Beginning ------------------------------------------------------------------------------------------------------------
 
-    def _resume(self) -> tuple[eventlog.Log, State, Inbox]:
+    def _resume(self) -> tuple[eventlog.Log, State, Inbox, Notices]:
         """The memory of the run, and the log in which it goes on."""
         us = (self.grant.job, self.grant.restarts)
 
@@ -131,7 +132,7 @@ class Lead:
             if state.stage is Stage.NEW and not isinstance(line.event, ev.LeaderStarted):
                 continue  # the lines before it are damaged; what is left still tells where we are
             state = step(state, line.event, self.rules).state
-        return log, state, Inbox(lines)
+        return log, state, Inbox(lines), reduce(follow, lines, Notices())
 
     def _port(self) -> int:
         """The port of our predecessor in this grant, which the nodes know; else any."""
@@ -163,15 +164,16 @@ class Lead:
         self.link.close()
         self.clerk.close()
         self.checkpoints.close()
+        self.teller.close()
 
     # One turn -------------------------------------------------------------------------------------------------------------
 
     def _sources(self) -> list[zmq.Socket[bytes] | int]:
-        children = (*self.calls.sources(), *self.clerk.sources(), *self.checkpoints.sources())
+        children = (*self.calls.sources(), *self.clerk.sources(), *self.checkpoints.sources(), *self.teller.sources())
         return [*self.link.sockets(), *children, self.signals.fileno()]
 
     def _until(self) -> float | None:
-        children = (self.calls.deadline_t(), self.clerk.deadline_t(), self.checkpoints.deadline_t())
+        children = (self.calls.deadline_t(), self.clerk.deadline_t(), self.checkpoints.deadline_t(), self.teller.deadline_t())
         return soonest(next_deadline(self.state), *children, *(pending.until_t for pending in self.pending))
 
     def _turn(self, turn: Turn) -> None:
@@ -180,9 +182,14 @@ class Lead:
         if turn.away_s:
             self.link.forget_time(now)
             self.calls.forgive(turn.away_s)
+            self.teller.forgive(turn.away_s)
             events.append(ev.Away(away_s=turn.away_s))
         events += [event for heard in self.link.receive(now) for event in heard.events]
-        events += [*(ev.Noted(text=note) for note in self.link.notes()), *self.clerk.notes(), *self.checkpoints.notes()]
+        events += [
+            *(ev.Noted(text=note) for note in (*self.link.notes(), *self.teller.poll(now))),
+            *self.clerk.notes(),
+            *self.checkpoints.notes(),
+        ]
         events += self._silences(now)
         answers = (*self.calls.take(now), *self.clerk.take(now), *self.checkpoints.take(now))
         events += [event for found in answers for event in found]
@@ -194,6 +201,9 @@ class Lead:
             self.quit_t = min(self.quit_t, now + TOLD_LEAVE_S)
         self._routine(now)
         self._take([*(replace(event, t=now) for event in events), ev.Tick(t=now)], now)
+        if due := self.teller.due(now):
+            self._take([due], now)
+            self._take([ev.Noted(t=now, text=text) for text in self.teller.tell(now)], now)
 
     def _take(self, events: list[LeaderEvent], now: float) -> None:
         """Step events through the machine, log them, act."""
@@ -214,6 +224,7 @@ class Lead:
             if isinstance(event, ev.Asked):
                 self.inbox.logged(event, n)
             self.unwritten.append(Line(n=n, wall=self.clock.wall(), event=event, orders=out.orders))
+            self.teller.logged(self.unwritten[-1])
             wait_s = MIRROR_S
             self.pending += [Pending(order=order, n=n, until_t=now + wait_s) for order in out.orders]
         self._write(now)
@@ -460,22 +471,13 @@ class Lead:
         text = msgspec.json.format(msgspec.json.encode(story), indent=1).decode()
         self.clerk.ask("write", now=now, limit_s=60.0, then=nothing, path=str(folder / "incident.json"), text=text)
 
-    def _notify(self, order: ev.Notify, now: float) -> None:
+    def _notify(self, order: ev.Notify, _now: float) -> None:
+        """The batch script's output has it at once; notify.command gets it once its time has come."""
         self._say(order.text)
-        command = self.config.notify.command
-        if command:
-            news = {"kind": order.kind, "text": order.text, "run": self.run_dir.id, "job": self.grant.job, "path": str(self.run_dir.root)}
-            text = msgspec.json.encode(news).decode()
-            self.telling += 1
-            self.calls.start(command, now=now, limit_s=NOTIFY_S, then=self._notified, env=self.grant.environ, cwd=self.local, text=text)
-
-    def _notified(self, done: proc.Done) -> list[LeaderEvent]:
-        """A hook that hangs or fails is said, and no more."""
-        self.telling -= 1
-        return [] if done.ok else [ev.Noted(text=f"notify.command: {done.why or f'exit code {done.code}'}: {done.err.strip()[-200:]}")]
 
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
+        self.teller.leaving = True
         self.quit_t = now + (TOLD_LEAVE_S if self.state.signalled else LEAVE_S)
         if self.state.stage is Stage.OVER:
             self.checkpoints.finish(self.state, now)
@@ -483,8 +485,10 @@ class Lead:
 
     def _may_go(self) -> bool:
         """Quit once the mirror holds the end and the nodes are gone, or after a while."""
-        if self.quit is None or self.quit_t is None or self.telling:  # the last news are those that people wait for
+        if self.quit is None or self.quit_t is None:
             return False
+        if self.teller.busy and not (self.state.signalled and self.clock.now() >= self.quit_t):
+            return False  # the last news are those that people wait for
         ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and not self.saying and self.step.ended()
         ended = ended and (self.checkpoints.over or self.state.stage is not Stage.OVER)
         return ended or self.clock.now() >= self.quit_t
