@@ -224,6 +224,8 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     stamp: str
     """Of its files' sizes, times and places: another one means that it was written anew."""
+    seal: str = ""
+    """Of its manifest; empty: it had none."""
 
 
 class Picking(Event, frozen=True, kw_only=True):
