@@ -26,6 +26,8 @@ _TWICE = 2
 _LUCK = 8
 """What happens by luck less often than once in so many times is worth a word."""
 _HALF, _MUCH, _LITTLE = 0.5, 0.2, 0.01
+_LONG_S = 1800.0
+"""In less training than that nothing is worth tuning."""
 _LEAST_SAVE_S = 1.0
 """A save is looked for once a second: one that takes less is counted as that."""
 _WORTH = 0.6
@@ -145,16 +147,18 @@ def _interval(facts: Facts) -> Advice | None:
     measured = facts.ledger.measured
     failures = sum(bool(incident.replayed) for incident in facts.incidents)
     trained_s = sum(spell.spent_s for spell in facts.ledger.spells if spell.part is Part.TRAINING)
-    if failures < _TWICE or measured.saves < _TWICE or measured.saving_s is None or not measured.step_s:
+    if failures < _TWICE or measured.saves < _TWICE or trained_s < _LONG_S or measured.saving_s is None or not measured.step_s:
         return None
-    save_s = max(measured.saving_s / measured.saves, _LEAST_SAVE_S)
-    now_s, mtbf_s = trained_s / measured.saves, trained_s / failures
+    now_s, mtbf_s, seen_s = trained_s / measured.saves, trained_s / failures, measured.saving_s / measured.saves
+    save_s = max(seen_s, _LEAST_SAVE_S)  # a save that is dearer than it is speaks for fewer of them, never for more
+    if sqrt(2 * save_s * mtbf_s) > now_s:
+        save_s = seen_s
     best_s = max(sqrt(2 * save_s * mtbf_s), save_s)
 
     def lost(every_s: float) -> float:
         return save_s / every_s + every_s / (2 * mtbf_s)
 
-    gain = lost(now_s) - lost(best_s)
+    gain = lost(now_s) - lost(best_s) if best_s else 0.0
     if gain < _LITTLE or _HALF < best_s / now_s < 1 / _HALF:
         return None
     steps, asks = max(round(best_s / measured.step_s), 1), measured.ears is Ears.ASKS

@@ -21,6 +21,7 @@ WIDTH = 80
 _SHOWN = 12
 """Incidents told in full; a run of weeks has hundreds."""
 _LABEL = 10
+_PATH = re.compile(r"\(?/")
 _UNIT = re.compile(r"(?<=\d) (?=(?:d|h|min|s|%)(?![a-z]))")
 
 
@@ -283,8 +284,14 @@ def _advised(said: str, key: str, value: str) -> str:
 
 
 def _wrapped(line: str, *, indent: str, further: str | None = None) -> list[str]:
-    """At most 80 columns; a number stays with its unit."""
+    """At most 80 columns; a number stays with its unit, and a path that is longer stays whole: it is there to be copied."""
     bound = _UNIT.sub("\N{NO-BREAK SPACE}", one_line(line, width=2000))
     further = indent + "  " if further is None else further
-    lines = textwrap.wrap(bound, WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False)
-    return [text.replace("\N{NO-BREAK SPACE}", " ") for text in lines]
+    room = WIDTH - len(further)
+    words = " ".join(part for word in bound.split(" ") for part in ([word] if _PATH.match(word) else _chopped(word, room)))
+    lines = textwrap.wrap(words, WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False, break_long_words=False)
+    return [said.replace("\N{NO-BREAK SPACE}", " ") for said in lines]
+
+
+def _chopped(word: str, room: int) -> list[str]:
+    return [word[at : at + room] for at in range(0, len(word), room)] or [word]

@@ -132,6 +132,18 @@ def test_no_interval_without_its_facts(often, change) -> None:
     assert "interval" not in said(*often, measured=measured)
 
 
+def test_saves_too_short_to_be_measured_are_never_called_too_many(often) -> None:
+    """Looked for once a second: 0.1 s may be less, and is not more than 1 s."""
+    short = Measured(step_s=1.0, saving_s=60.0, saves=600)
+    assert "interval" not in said(*often, measured=short), "at 1 s a save every minute would be too many"
+    rare = Measured(step_s=1.0, saving_s=0.5, saves=5)
+    assert "save more often: about every 2min10s" in said(*often, measured=rare)["interval"].text
+
+
+def test_a_run_of_minutes_is_not_tuned(often) -> None:
+    assert "interval" not in said(*often, trained_s=1200.0, measured=Measured(step_s=1.0, saving_s=200.0, saves=2))
+
+
 def test_one_fault_makes_no_rate(often) -> None:
     assert "interval" not in said(*often[:1], measured=Measured(step_s=1.0, saving_s=200.0, saves=10))
 

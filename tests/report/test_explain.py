@@ -131,6 +131,14 @@ def test_foreign_words_cannot_reach_the_terminal_nor_break_the_page(leader) -> N
     assert max(map(len, text(tale).splitlines())) <= 80
 
 
+def test_a_path_that_is_longer_than_a_line_stays_whole(leader) -> None:
+    hang(leader)
+    path = "/lustre/project/of/ada/" + "long-name/" * 9 + "incidents/1"
+    shown = text(tale_of(leader.lines, found={1: Evidence(path=path, files=1)}))
+    assert f"{path}\n" in shown
+    assert [line for line in shown.splitlines() if len(line) > 80 and path not in line] == []
+
+
 def test_a_requeue_tells_the_time_in_the_queue_and_the_start_of_the_next_grant() -> None:
     tale = tale_of(requeued())
     (told,) = tale.incidents
