@@ -28,6 +28,8 @@ ASK_AGAIN_S = 2.0
 """Between two looks at a state that is about to change."""
 REQUEUE_SHOWS_S = 10.0
 """A request that Slurm took and that does not show by then is made again (`incomplete` may return 0 and do nothing)."""
+TOLD = 143
+"""The code of a leader that was told to end and decided nothing: bash ends as well, and starts no other one."""
 ALONE_S = 10.0
 """A node was told to end, the leader was not, and the job runs: by then it is clear that somebody meant that node's supervisor only."""
 EARLY_S = 90.0
@@ -119,7 +121,7 @@ def take_over(state: State, event: ev.LeaderStarted, _rules: Rules) -> Change | 
     if state.stage is Stage.REQUEUE:  # it may have been done: look first
         return replace(state, deadline_t=event.t + REQUEUE_SHOWS_S), (_decide(state), ev.AskSlurm())
     if state.stage is Stage.TERMED:
-        return replace(state, deadline_t=event.t + ASK_AGAIN_S), (ev.AskSlurm(),)
+        return replace(state, deadline_t=event.t + ASK_AGAIN_S, end_t=state.end_t or event.t + TERMED_S), (ev.AskSlurm(),)
     if state.stage is Stage.BACK_OFF:
         return replace(state, deadline_t=event.t), ()
     return None
@@ -328,7 +330,17 @@ def _termed_tick(state: State, t: float, _rules: Rules) -> Change:
 
 def _unexplained(state: State) -> Change:
     """Nobody says why. No decision: the run is not over, and nothing of ours requeues it."""
-    return replace(state, deadline_t=None), (*_leave(state), ev.Quit(code=1))
+    return replace(state, deadline_t=None, end_t=None), (*_leave(state), ev.Quit(code=TOLD))
+
+
+def last_words(state: State) -> Change:
+    """Told to end, and a node has ended its part: perhaps nothing is left to wait for."""
+    return state, (ev.AskSlurm(),) if _deserted(state) else ()
+
+
+def _deserted(state: State) -> bool:
+    """Every node's supervisor has gone, or has said its last. The step's end may not show: a clerk that hangs with its disk is in it."""
+    return state.alone or {*state.nodes} <= {*state.over} & {*state.termed}
 
 
 def meant_alone(state: State, event: ev.SlurmSaid) -> bool:
@@ -345,7 +357,7 @@ def _termed_said(state: State, event: ev.SlurmSaid) -> Change:
         verdict = Verdict(kind=VerdictKind.STOP, reason="the time limit ended the job before a requeue", rule="time limit")
     elif event.state == "PENDING" or event.restarts > state.restarts:
         verdict = Verdict(kind=VerdictKind.REQUEUE, reason="requeued by somebody else: go on from the newest checkpoint", rule="elsewhere")
-    elif event.completing and state.signalled and state.alone:
+    elif event.completing and _deserted(state) and state.end_t is not None:
         return _unexplained(state)  # Slurm waits for our end, and says only then what it was
     else:
         return state, ()

@@ -243,7 +243,7 @@ def _step_ended(state: State, event: ev.StepEnded, rules: Rules) -> Change:
     """While we gather: nobody else will come. While it trains it matters to nobody: a silent node gets a supervisor of its own."""
     state = replace(state, alone=True)
     if state.stage is Stage.TERMED:
-        return state, (ev.AskSlurm(),)
+        return ending.last_words(state)
     return _gave_up(state, event.t, rules, event.text) if state.stage is Stage.GATHER and not state.instances else (state, ())
 
 
@@ -528,7 +528,7 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
         return state, ()
     state = resume.stepped(_reached(state, event.step), event.step)
     if state.stage is Stage.TERMED:
-        return replace(state, over=(*state.over, event.node)), ()
+        return ending.last_words(replace(state, over=(*state.over, event.node)))
     if event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
         return state, ()
     if state.stage is Stage.RUN and (left := saving.left(state, event, rules)):

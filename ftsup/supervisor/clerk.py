@@ -233,8 +233,16 @@ class Clerk(Generic[T]):
         waiting = list(self._queue)[1 if self._busy else 0 :]
         for request in [request for request in waiting if now >= request.until_t]:
             self._queue.remove(request)
-            found.append(self._fail(request, f"not begun within {request.limit_s:g} s: the clerk is busy or away", kind=_HANGS))
+            found.append(request.then(ClerkFailed(what=request.what, why=f"not begun within {request.limit_s:g} s: {self._absence()}")))
         return found
+
+    def _absence(self) -> str:
+        """Why nothing is begun. Of work that keeps the clerk busy, its own end tells."""
+        if self._busy:
+            return "the clerk is busy"
+        why = "too many of them hang with their disk" if not self._room() else "none is there"
+        self._note("clerk", why, kind=_HANGS)
+        return f"clerk: {why}"
 
     def _take_back(self) -> bool:
         """Whether a request was with the clerk that is gone."""

@@ -478,7 +478,7 @@ class Lead:
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
         self.teller.leaving = True
-        self.quit_t = now + (TOLD_LEAVE_S if self.state.signalled else LEAVE_S)
+        self.quit_t = now + (TOLD_LEAVE_S if self.state.signalled or self.state.termed else LEAVE_S)
         if self.state.stage is Stage.OVER:
             self.checkpoints.finish(self.state, now)
             self.quit_t += 0.0 if self.checkpoints.over or self.state.signalled else LAST_S

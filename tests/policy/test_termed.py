@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ftsup import events as ev
-from ftsup.policy.ending import TERMED_S
+from ftsup.policy.ending import TERMED_S, TOLD
 from ftsup.policy.state import Stage
-from tests.policy.test_review import NODES, Desk
+from tests.policy.test_review import NODES, ONE, Desk
 
 ENDING = ev.SlurmSaid(state="UNKNOWN", completing=True)
 RUNNING = ev.SlurmSaid(state="RUNNING")
@@ -30,9 +30,20 @@ def test_once_the_nodes_are_gone(desk: Desk) -> None:
     assert quits(desk) == []
     desk.tell(ev.StepEnded(text="srun ended"))
     assert desk.kinds() == ["AskSlurm"]
-    desk.tell(ENDING)
-    assert quits(desk) == [1]
+    desk.tell(ENDING, ENDING)
+    assert quits(desk) == [TOLD]
     assert not any(isinstance(order, (ev.Decide, ev.Requeue)) for order in desk.all), "nobody knows what it was"
+
+
+def test_once_the_nodes_have_said_all_although_the_step_does_not_end(desk: Desk) -> None:
+    """A clerk that hangs with its disk, and that nothing can kill, is in it."""
+    for node in NODES:
+        desk.tell(ENDING, ev.Tick())
+        assert quits(desk) == []
+        desk.tell(ev.AttemptOver(node=node, epoch=ONE, code=-15))
+    assert desk.kinds() == ["AskSlurm"]
+    desk.tell(ENDING)
+    assert quits(desk) == [TOLD]
 
 
 def test_a_preemption_with_a_grace_still_runs_and_needs_its_batch_script(desk: Desk) -> None:
@@ -41,16 +52,16 @@ def test_a_preemption_with_a_grace_still_runs_and_needs_its_batch_script(desk: D
         desk.tell(RUNNING, ev.Tick(), after=2.0)
     assert quits(desk) == []
     desk.tell(ev.Tick(), after=TERMED_S)
-    assert quits(desk) == [1]
+    assert quits(desk) == [TOLD]
 
 
-def test_only_the_nodes_were_told(desk: Desk) -> None:
+def test_slurm_tells_the_nodes_only(desk: Desk) -> None:
+    """As scancel does; COMPLETING is said of the whole job."""
     other = Desk().running().tell(*(ev.Terminated(node=node) for node in NODES), ev.StepEnded(text="killed"), ENDING)
-    assert other.state.stage is Stage.TERMED
-    assert quits(other) == []
+    assert quits(other) == [TOLD]
 
 
 def test_a_supervisor_that_came_after_the_step_is_waited_for(desk: Desk) -> None:
-    other = Desk().running().tell(ev.StepEnded(text="srun was killed"), ev.NodeUp(node="n1", instance="n1:2"))
+    other = Desk().running().tell(ev.StepEnded(text="srun was killed"), ev.NodeUp(node="n1", instance="n1:1"))
     other.tell(ev.Signalled(signal="SIGTERM"), ENDING)
     assert quits(other) == []

@@ -244,6 +244,20 @@ def test_a_request_that_waits_behind_a_hanging_one_is_answered_in_time(desk, tmp
     assert desk.clerk.deadline_t() == pytest.approx(101.0)
     assert "not begun within 1 s" in desk.answer(dt=0.1).why
     assert not (tmp_path / "b").exists()
+    assert said(desk) == [], "what it is busy with will tell"
+
+
+def test_a_disk_that_hangs_for_some_work_only_is_told_once(desk, tmp_path):
+    """Frozen, it can be read, and not be written: what only waits in the queue says nothing of the disk."""
+    os.mkfifo(tmp_path / "hangs")
+    for _ in range(3):
+        desk.ask("mirror", source=str(tmp_path / "hangs"), target=str(tmp_path / "t"), limit_s=2.0)
+        desk.ask("write", path=str(tmp_path / "b"), text="", limit_s=1.0)
+        desk.until(lambda: len(desk.answers) == 2, dt=0.1)
+        desk.answers.clear()
+        desk.ask("write", path=str(tmp_path / "b"), text="", limit_s=1000.0)
+        assert desk.answer(dt=0.1) is None
+    assert [note.partition(":")[0] for note in said(desk)] == ["mirror"]
 
 
 def test_a_supervisor_that_was_away_does_not_blame_the_clerk(desk, tmp_path):
