@@ -7,7 +7,7 @@ py := .venv/bin/python
 pytest := $(py) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test drill check fix bench bench-checkpoint cover clean venv
+.PHONY: help demo test drill check fix bench bench-checkpoint pictures cover clean venv
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: venv  ## the figures: every tests/bench/bench_*.py in turn
 
 bench-checkpoint: venv  ## the figures of checkpoints: some minutes and 10 GB of disk
 	@$(py) -m tests.bench checkpoint
+
+pictures: venv  ## draws docs/*.svg anew, from the run that is kept in docs/run
+	@PYTHONPATH=. $(py) docs/pictures.py
 
 cover: venv  ## the suite again, counting lines and branches; all of policy must be reached
 	@$(pytest) -n 3 --dist loadgroup --cov --cov-report=term $(ARGS)

@@ -1,9 +1,8 @@
 """What looking at a run costs: `ftsup status` and `list` from their start to their end, and a second of `ftsup top` on a slow connection.
 
 CPU time of the whole process, interpreter and imports included: on a machine with nothing else to do it is the time that a person waits.
-Limits: 150 ms for a log of some thousand lines, which is twice an interpreter with click, yaml and msgspec (75 ms where this was written
-down): the ratio counts, since it holds on a busy machine too; 1 s for 100,000 lines, 1 s for 500 runs (20 shown), 2 KiB for an idle
-second of top with 8,192 ranks.
+Limits: 150 ms for a log of some thousand lines, held as twice an interpreter with click, yaml and msgspec, since a ratio holds on a
+busy machine too; 1 s for 100,000 lines, 1 s for 500 runs (20 shown), 2 KiB for an idle second of top with 8,192 ranks.
 """
 
 from __future__ import annotations
