@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ftsup import eventlog
 from ftsup import events as ev
 from ftsup.events import How
-from tests.e2e.disks import DENIED, MEDIA, QUOTA, disk_of_its_own, full, read_only, sick_disk
-from tests.e2e.harness import mock_site
-from tests.e2e.keeping import notes, sealed_more, status, submit
+from ftsup.ports import JobState
+from ftsup.worker.beatfile import Phase
+from tests.e2e.disks import DENIED, MEDIA, QUOTA, disk_of_its_own, ext4_of_its_own, frozen, full, read_only, sick_disk
+from tests.e2e.harness import Run, Site, called, for_s, living, mock_site
+from tests.e2e.keeping import go_on, hold, notes, sealed_more, status, submit, timed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -82,3 +86,69 @@ def test_disk_of_the_checkpoints_falls_ill_again_and_again(tmp_path) -> None:
         assert run.until_over().exit_code == 0
         for word in ILL:
             assert sum(word in note for note in notes(run)) <= 2, notes(run)
+
+
+def test_frozen_disks_are_in_nobodys_way(tmp_path) -> None:
+    with mock_site(tmp_path, nodes=1, kill_wait_s=20) as site:
+        freezes(site, freeze_s=3.0)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(600)
+def test_disks_are_frozen_for_two_minutes(tmp_path) -> None:
+    with mock_site(tmp_path, nodes=1, kill_wait_s=20) as site:
+        freezes(site, freeze_s=120.0)
+
+
+def freezes(site: Site, *, freeze_s: float) -> None:
+    """fsfreeze of the run directory and of the checkpoints: who writes there waits in the kernel, in state D, and nothing can kill him."""
+    work = site.folder / "a"
+    with ext4_of_its_own(work / "ckpt") as ckpt, ext4_of_its_own(work / "ftsup-runs") as runs:
+        run = submit(site, hang={"step": "3s"})
+        run.until_trains()
+        with frozen(ckpt), frozen(runs), for_s(freeze_s):
+            saves(run)
+            assert min(timed(lambda: status(run)) for _ in range(3)) < 2.0
+        run.until_trains()
+        hold(run)
+        with frozen(ckpt), frozen(runs), for_s(freeze_s):
+            run.until_trains(more=5)
+            asked = time.monotonic()
+            run.once(1, "hang")
+            incident = run.until_judged(1)
+            assert time.monotonic() - asked < 15.0
+            assert (incident.root.how, incident.root.rank) == (How.QUIET, 1)
+        run.until_trains(epoch=ev.Epoch(1, 2))
+        go_on(run)
+        assert len(run.incidents()) == 1
+        assert len(run.events(ev.LeaderStarted)) == 1
+        run.until(lambda: [len(ours(run, name)) for name in ("ftsup-clerk", "ftsup-keeper")] == [2, 1])
+        assert eventlog.read(run.place.events)[1] == []
+        told = [event for event in run.events(ev.Noted) if "hangs" in event.trouble]
+        assert len(told) == len({(event.node, event.trouble, event.over) for event in told}), told
+        hold(run)
+        with frozen(ckpt), frozen(runs):
+            ends_in_time(run)
+        run.until_over(state=JobState.CANCELLED)
+
+
+def saves(run: Run) -> None:
+    """Rank 0 waits in its save: the phase says so, and it is no hang; the other rank trains."""
+    run.until(lambda: run.sights()[0].beat.phase is Phase.CHECKPOINT)
+    beats = run.sights()[1].beats
+    run.until(lambda: run.sights()[1].beats > beats + 40)
+    assert run.sights()[0].beat.phase is Phase.CHECKPOINT
+    assert run.incidents() == []
+
+
+def ends_in_time(run: Run) -> None:
+    supervisors = run.leader(), run.supervisor("mock1")
+    begun = time.monotonic()
+    run.site.run("scancel", run.job)
+    run.until(lambda: not any(map(living, supervisors)), within_s=30)
+    assert time.monotonic() - begun < 10.0
+    assert not run.memory().exists()
+
+
+def ours(run: Run, name: str) -> list[psutil.Process]:
+    return [process for process in run.own() if called(process, name)]
