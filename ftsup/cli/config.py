@@ -8,6 +8,8 @@ import click
 
 from ftsup.cli.group import Group, examples
 from ftsup.cli.options import file_argument, set_option
+from ftsup.cli.ports import Ports, with_ports
+from ftsup.cli.warn import hook_warnings
 from ftsup.config import load
 from ftsup.config.doc import effective, full_yaml, schema_json
 
@@ -20,10 +22,28 @@ def config() -> None:
 @config.command(epilog=examples("ftsup config check config.yaml", "ftsup config check config.yaml --set slurm.nodes=8"))
 @file_argument
 @set_option
-def check(file: Path, sets: tuple[str, ...]) -> None:
+@with_ports
+def check(ports: Ports, file: Path, sets: tuple[str, ...]) -> None:
     """Find every mistake in FILE. Exits with 78 if there is one."""
-    load(file, sets=sets)
+    loaded = load(file, sets=sets)
+    for warning in hook_warnings(loaded.config, environ=ports.environ):
+        click.echo(f"warning: {warning}", err=True)
     click.echo(f"{file}: no mistakes found", err=True)
+
+
+@config.command(epilog=examples("ftsup config notify config.yaml"))
+@file_argument
+@set_option
+@with_ports
+def notify(ports: Ports, file: Path, sets: tuple[str, ...]) -> None:
+    """Call notify.command with a test message, and show what it does.
+
+    It gets its news as JSON on standard input: `text` is the sentence, `command` what to type, `kind` what it is about. Exits with 1 where
+    it fails, hangs, or leaves something behind.
+    """
+    from ftsup.cli.tryout import tell  # noqa: PLC0415 - a process of its own is started by this command alone
+
+    tell(load(file, sets=sets).config, environ=ports.environ, user=ports.user, cwd=ports.cwd)
 
 
 @config.command(epilog=examples("ftsup config show config.yaml"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from ftsup.config import Config, Launch
@@ -12,7 +15,7 @@ _LARGEST = 1024 * 1024
 _TRAP = re.compile(rb"^\s*trap\s.*\b(?:SIG)?(?:USR1|USR2)\b", re.MULTILINE)
 
 
-def warnings(config: Config, *, python: str, one_machine: bool) -> list[str]:
+def warnings(config: Config, *, python: str, one_machine: bool, environ: Mapping[str, str]) -> list[str]:
     """Each a sentence. `one_machine`: the nodes are this machine, and see what it sees."""
     found = []
     for what, path in (("runs_dir", config.runs_dir), ("workdir", config.workdir), ("ftsup's own Python", python)):
@@ -29,7 +32,21 @@ def warnings(config: Config, *, python: str, one_machine: bool) -> list[str]:
         )
     if not config.checkpoint.dir:
         found.append("checkpoint.dir is empty: ftsup resumes nothing, and every restart begins where the script itself begins")
-    return found
+    return found + hook_warnings(config, environ=environ)
+
+
+def hook_warnings(config: Config, *, environ: Mapping[str, str]) -> list[str]:
+    """Where notify.command cannot be found, or be executed: here at least."""
+    if not config.notify.command:
+        return []
+    word = config.notify.command[0]
+    if "/" not in word:
+        there = shutil.which(word, path=environ.get("PATH"))
+        return [] if there else [f"notify.command: there is no {word} on PATH here; hint: `ftsup config notify FILE` tries it out"]
+    path = Path(config.workdir, word)
+    if not path.is_file():
+        return [f"notify.command: there is no file {path}; hint: a relative one is looked for below workdir"]
+    return [] if os.access(path, os.X_OK) else [f"notify.command: {path} is not executable; hint: chmod +x {path}"]
 
 
 def _script(config: Config) -> tuple[str, bytes | None]:

@@ -26,8 +26,9 @@ _NOT_STARTED = 127
 class Hook:
     """One command, called when there is news. Register `fds()`, call `poll` after each poll."""
 
-    def __init__(self, argv: Sequence[str], folder: Path, *, mark: str, env: Mapping[str, str]) -> None:
-        self._argv, self._folder, self._mark, self._env = tuple(argv), folder, mark, env
+    def __init__(self, argv: Sequence[str], folder: Path, *, cwd: Path, mark: str, env: Mapping[str, str]) -> None:
+        """`folder`: on the local disk, for what it gets and prints; `cwd`: where it runs."""
+        self._argv, self._folder, self._cwd, self._mark, self._env = tuple(argv), folder, cwd, mark, env
         self._child: children.Child | None = None
         self._code: int | None = None
         self._limit_t = 0.0
@@ -49,7 +50,7 @@ class Hook:
             spec = children.Spec(
                 argv=self._argv,
                 env=self._env,
-                cwd=self._folder,
+                cwd=self._cwd,
                 mark=self._mark,
                 out=paths["out"],
                 err=paths["err"],

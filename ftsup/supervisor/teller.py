@@ -25,7 +25,7 @@ class Teller:
     def __init__(self, config: Config, held: Notices, folder: Path, *, run: RunDir, job: str, env: Mapping[str, str]) -> None:
         """`held`: what the log tells of it so far."""
         mark = LocalDir(config.local_base(env), run.id, job, "leader").mark("notify")
-        self._hook = Hook(config.notify.command, folder, mark=mark, env=env)
+        self._hook = Hook(config.notify.command, folder, cwd=Path(config.workdir or folder), mark=mark, env=env)
         self._wanted, self._every_s = bool(config.notify.command), config.notify.every_s
         self._held, self._run, self._job = held, run, job
         self._next = ""

@@ -29,9 +29,9 @@ os.wait()
 
 
 class Rig:
-    def __init__(self, folder, *argv: str) -> None:
+    def __init__(self, folder, *argv: str, cwd=None) -> None:
         self.folder, self.mark = folder, f"test/{uuid.uuid4().hex}/leader/notify"
-        self.hook = Hook(argv, folder, mark=self.mark, env={"PATH": "/usr/bin:/bin"})
+        self.hook = Hook(argv, folder, cwd=folder if cwd is None else cwd, mark=self.mark, env={"PATH": "/usr/bin:/bin"})
 
     def call(self, text: str = "{}", *, late: bool = False) -> list[str]:
         """One call to its end; `late`: the limit is over as soon as it is up."""
@@ -48,7 +48,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path):
-    return lambda *argv: Rig(tmp_path, *argv)
+    return lambda *argv, **options: Rig(tmp_path, *argv, **options)
 
 
 def script(text: str) -> tuple[str, ...]:
@@ -109,3 +109,8 @@ def test_a_disk_that_takes_nothing_is_said(tmp_path):
     one = Rig(folder, "true")
     folder.write_text("a file")
     assert one.call()[0].startswith("notify.command: cannot be started: ")
+
+
+def test_a_folder_to_run_in_that_has_gone_is_said(rig, tmp_path):
+    gone = tmp_path / "gone"
+    assert rig("true", cwd=gone).call() == [f"notify.command: cannot start true: No such file or directory: {gone}"]
