@@ -69,7 +69,10 @@ def submit(ports: Ports, file: Path, sets: tuple[str, ...], kind: str, dry_run: 
     if sentence:
         click.echo(sentence, err=True)
     with new_run(ports, config, file) as run:
-        for warning in (*warnings(config, python=ports.python, one_machine=bool(chosen.state), environ=ports.environ), *_late_warning(ports, config, chosen)):
+        for warning in (
+            *warnings(config, python=ports.python, one_machine=bool(chosen.state), environ=ports.environ),
+            *_late_warning(ports, config, chosen),
+        ):
             click.echo(f"warning: {warning}", err=True)
         job = submit_run(ports, run, chosen)
     click.echo(f"job {job}: {run.id}")
@@ -101,7 +104,9 @@ def _dry_run(ports: Ports, config: Config, kind: Kind) -> None:
             chosen, _ = cluster.choose(kind, environ=ports.environ, nodes=config.slurm.nodes)
             environ = chosen.environ(ports.environ)
             said.append(ports.slurm(environ).submit(path, env=environ, test_only=True))
-    said += [f"warning: {warning}" for warning in warnings(config, python=ports.python, one_machine=bool(chosen.state), environ=ports.environ)]
+    said += [
+        f"warning: {warning}" for warning in warnings(config, python=ports.python, one_machine=bool(chosen.state), environ=ports.environ)
+    ]
     for line in said:
         click.echo(line, err=True)
 
