@@ -19,6 +19,7 @@ from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.keep import Item, removable
 from ftsup.checkpoint.manifest import Manifest, Newer, rewritten
 from ftsup.checkpoint.pick import Ask, State, look
+from ftsup.checkpoint.readback import seal_of
 from ftsup.checkpoint.seal import Outcome, Sealing, Sign
 from ftsup.checkpoint.survey import Row, Standing
 from ftsup.checkpoint.trouble import told
@@ -45,6 +46,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     damages: tuple[Damage, ...] = ()
     kind: str = ""
     size_bytes: int = 0
+    seal: str = ""
+    """Of the manifest that it was held against."""
 
     @property
     def good(self) -> bool:
@@ -97,7 +100,8 @@ def _examine(disk: Disk, home: Home, entry: Entry, complete: str) -> Finding:
         if manifest is None:
             return _by_kind(disk, home, entry, complete)
     seen = look(disk, home, entry, Ask(complete=complete, act=False, stay_cached=False))
-    return Finding(name=entry.name, standing=_SEALED[seen.state], why=seen.why.removeprefix("damaged: "), damages=seen.damages)
+    why = seen.why.removeprefix("damaged: ")
+    return Finding(name=entry.name, standing=_SEALED[seen.state], why=why, damages=seen.damages, seal=seal_of(manifest) if manifest else "")
 
 
 def _by_kind(disk: Disk, home: Home, entry: Entry, complete: str) -> Finding:
@@ -207,7 +211,7 @@ class _Stays(msgspec.Struct, frozen=True, kw_only=True):
         """The first reason that holds."""
         if item.pinned:
             return "pinned"
-        if item.name in self.damaged:
+        if item.name in self.damaged or row.standing is Standing.DAMAGED:
             return "damaged: pick sets it aside"
         if item.name in self.read[: self.keep]:
             return f"verified, one of the newest {self.keep}" if self.keep > 1 else "verified, the newest"

@@ -7,6 +7,7 @@ be waited for passes `again`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,7 @@ from ftsup.checkpoint.formats.kind import Report, Whole
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.manifest import Manifest, Newer
 from ftsup.checkpoint.moves import quarantine, sweep
+from ftsup.checkpoint.readback import ReadBack, remember, seal_of
 from ftsup.checkpoint.seal import Label, Outcome, Sign, seal, sealed_names
 from ftsup.checkpoint.trouble import told
 from ftsup.checkpoint.verify import MISSING, Damage, verify
@@ -60,6 +62,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     damages: tuple[Damage, ...] = ()
     moved_to: str = ""
     """Where it lies in quarantine."""
+    seal: str = ""
+    """Of the manifest that its bytes matched."""
 
     @property
     def good(self) -> bool:
@@ -132,7 +136,9 @@ def pick(
     for entry in candidates:
         seen.append(look(disk, home, entry, ask, sign=signs[entry.name], again=again, each=each))
         if seen[-1].good:
-            seen = _set_aside(disk, home, seen) if ask.act else seen
+            if ask.act:
+                seen = _set_aside(disk, home, seen)
+                _remember(disk, home, seen[-1], ask.label.wall)
             return _taken(home, entry, seen, [*notes, *_gone(disk, home, entry, candidates)])
     return _nothing(home, ask, seen, notes)
 
@@ -172,7 +178,7 @@ def _look_sealed(
         found = verify(disk, path, manifest, each=each, stay_cached=ask.stay_cached)
     if not found.damages:
         extra = f", beside {len(found.extra)} files that came after the seal ({found.extra[0]})" if found.extra else ""
-        return Seen(name=entry.name, state=State.VERIFIED, why=f"verified against its manifest{extra}")
+        return Seen(name=entry.name, state=State.VERIFIED, why=f"verified against its manifest{extra}", seal=seal_of(manifest))
     damages = found.damages
     if len(found.rewritten) == len(manifest.files) and not any(damage.what == MISSING for damage in damages):
         anew = _look_anew(disk, home, entry, ask, sign=sign, each=each)
@@ -243,6 +249,12 @@ def _set_aside(disk: Disk, home: Home, seen: list[Seen]) -> list[Seen]:
         else:
             moved.append(each)
     return moved
+
+
+def _remember(disk: Disk, home: Home, taken: Seen, wall: str) -> None:
+    with contextlib.suppress(OSError):  # for people who look: it keeps nobody from resuming
+        if taken.seal:
+            remember(disk, home, {taken.name: ReadBack(wall=wall, seal=taken.seal)})
 
 
 def _tidy(disk: Disk, home: Home) -> list[str]:

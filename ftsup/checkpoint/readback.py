@@ -1,4 +1,4 @@
-"""When a checkpoint was last read back and found equal to its manifest: `.ftsup/verified.json`, for people who list them.
+"""When a checkpoint was last read back, and whether it was equal to its manifest: `.ftsup/verified.json`, for people who list them.
 
 Only a memory: nothing rests on it, and whoever wants to be sure reads again. A new seal makes an old entry void.
 """
@@ -17,10 +17,11 @@ from ftsup.ports import Disk
 
 
 class ReadBack(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint's bytes matched. `seal`: of which manifest."""
+    """One checkpoint's bytes were read. `seal`: against which manifest; `damage`: the first thing that did not match it."""
 
     wall: str
     seal: str
+    damage: str = ""
 
 
 def seal_of(manifest: Manifest) -> str:
@@ -37,7 +38,7 @@ def read_backs(disk: Disk, home: Home) -> dict[str, ReadBack]:
 
 
 def remember(disk: Disk, home: Home, found: Mapping[str, ReadBack | None]) -> None:
-    """Note what was read back; None: it did not match. What is gone from `sealed` is dropped."""
+    """Note what was read back; None: nothing is known any more. What is gone from `sealed` is dropped."""
     if not found or disk.look(home.own) is None:
         return
     known = {**read_backs(disk, home), **found}

@@ -35,6 +35,7 @@ class Standing(Enum):
     VERIFIED = "verified"
     """Sealed, and its bytes were read back since."""
     SEALED = "sealed"
+    """And not read back since: nobody knows what the disk has made of it."""
     WHOLE = "unsealed"
     """Whole by its kind's own rule."""
     UNSURE = "unsure"
@@ -159,8 +160,10 @@ def _sealed(disk: Disk, home: Home, row: Row, *, manifest: Manifest, now: Mappin
     changed = rewritten(manifest, now)
     if not changed:
         back = known.backs.get(row.name)
-        read = back.wall if back and back.seal == seal_of(manifest) else ""
-        return msgspec.structs.replace(row, standing=Standing.VERIFIED if read else Standing.SEALED, verified=read)
+        if back is None or back.seal != seal_of(manifest):
+            return msgspec.structs.replace(row, standing=Standing.SEALED)
+        standing = Standing.DAMAGED if back.damage else Standing.VERIFIED
+        return msgspec.structs.replace(row, standing=standing, why=back.damage, verified=back.wall)
     damages = glance(disk, home.checkpoint(row.name), manifest)
     again = len(changed) == len(manifest.files) and not any(damage.what == MISSING for damage in damages)
     if damages and not (again and table.complete(disk, home.checkpoint(row.name)).whole is not Whole.NO):

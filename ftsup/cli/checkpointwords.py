@@ -21,6 +21,7 @@ from ftsup.report.words import one_line
 _NAME_WIDTH = 40
 _TEXT_WIDTH = 300
 _DAMAGES = 20
+_MINUTES = len("2026-01-02T03:04")
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,11 +76,13 @@ def table(held: Survey) -> list[str]:
 
 def _line(row: Row, width: int) -> str:
     step = "-" if row.step is None else str(row.step)
-    name = _name(row.name)
-    state = f"{row.standing.value}{', pinned' if row.pinned else ''}{f': {one_line(row.why, width=_TEXT_WIDTH)}' if row.why else ''}"
-    if row.standing is Standing.VERIFIED:
-        state = f"{state} ({row.verified})"
-    return f"{name:<{width}}  {row.kind or '-':<12} {step:>9} {row.epoch or '-':>6} {size_text(row.size_bytes):>8}  {state}"
+    read = row.verified[:_MINUTES].replace("T", " ")
+    state = {Standing.VERIFIED: f"verified {read}", Standing.SEALED: "sealed, not read since"}.get(row.standing, row.standing.value)
+    pinned = ", pinned" if row.pinned else ""
+    why = f": {one_line(row.why, width=_TEXT_WIDTH)}" if row.why else ""
+    found = f" (found {read})" if row.why and read else ""
+    size = size_text(row.size_bytes)
+    return f"{_name(row.name):<{width}}  {row.kind or '-':<12} {step:>9} {row.epoch or '-':>6} {size:>8}  {state}{pinned}{why}{found}"
 
 
 def beside(held: Survey, *, pattern: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from ftsup.checkpoint import byhand, readback
 from ftsup.checkpoint.byhand import Finding, Readings, Vouched
 from ftsup.checkpoint.disk import MEDIA
-from ftsup.checkpoint.entries import Entry, manifest_of
+from ftsup.checkpoint.entries import Entry
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.readback import ReadBack
 from ftsup.checkpoint.seal import Label, Outcome, Sealing, Sign
@@ -28,12 +28,12 @@ _ITS_OWN = MEDIA | {errno.EACCES, errno.ENOENT}
 
 
 def examined(disk: Disk, found: Where, entry: Entry, meter: Meter, *, backs: dict[str, ReadBack | None], ports: Ports) -> Finding:
-    """Read one, and note when it matched its manifest."""
+    """Read one, and note when, and whether it matched its manifest."""
     meter.begin("verifying", entry.name, words.size_of(disk, found.home.checkpoint(entry.name)))
     result = byhand.examine(disk, found.home, entry, complete=found.complete)
-    if result.standing is Standing.VERIFIED:
-        manifest = manifest_of(disk, found.home, entry.name)
-        backs[entry.name] = ReadBack(wall=wall(ports), seal=readback.seal_of(manifest)) if manifest else None
+    if result.standing in {Standing.VERIFIED, Standing.DAMAGED}:
+        damage = str(result.damages[0]) if result.damages else ""
+        backs[entry.name] = ReadBack(wall=wall(ports), seal=result.seal, damage=damage) if result.seal else None
     elif result.broken:
         backs[entry.name] = None
     return result

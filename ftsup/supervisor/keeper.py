@@ -6,6 +6,7 @@ its supervisor knows a big checkpoint from a disk that hangs; it may be killed a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -26,6 +27,7 @@ from ftsup.checkpoint.entries import entries, manifest_of
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.owner import release
 from ftsup.checkpoint.pick import Ask, Picked, pick
+from ftsup.checkpoint.readback import ReadBack, remember, seal_of
 from ftsup.checkpoint.same import files_of
 from ftsup.checkpoint.seal import Label, Outcome, Sign
 from ftsup.checkpoint.trouble import told
@@ -218,10 +220,13 @@ class Keeper:
             manifest = manifest_of(disk, home, name)
         except CheckpointError as error:
             return Pass(damaged=(name, error.message), said=said)
-        found = verify(disk, home.checkpoint(name), manifest, stay_cached=False) if manifest else None
-        if found is None or found.damages:
-            return Pass(damaged=(name, str(found.damages[0]) if found else "its manifest is gone"), said=said)
-        return Pass(verified=name, said=said)
+        if manifest is None:
+            return Pass(damaged=(name, "its manifest is gone"), said=said)
+        found = verify(disk, home.checkpoint(name), manifest, stay_cached=False)
+        damage = str(found.damages[0]) if found.damages else ""
+        with contextlib.suppress(OSError):  # for people who look
+            remember(disk, home, {name: ReadBack(wall=self._clock.wall(), seal=seal_of(manifest), damage=damage)})
+        return Pass(damaged=(name, damage), said=said) if damage else Pass(verified=name, said=said)
 
     def _be_nice(self) -> None:
         """Training comes first. There is no way back: whoever picks is another process."""

@@ -22,10 +22,14 @@ WRITES = ("write_new", "rename", "mkdir", "unlink", "rmdir")
 
 
 class BrokenDisk:
-    """Calls go through `strike(number, name, path)`, which may raise; number counts from 1, all calls or only those named in `count`."""
+    """Calls go through `strike(number, name, path)`, which may raise; number counts from 1, all calls or only those named in `count`.
+    `end` comes behind a torn write.
+    """
 
-    def __init__(self, strike: Callable[[int, str, Path], None], *, count: tuple[str, ...] = ()) -> None:
-        self._real, self._strike, self._count, self.calls = RealDisk(), strike, count, 0
+    def __init__(
+        self, strike: Callable[[int, str, Path], None], *, count: tuple[str, ...] = (), end: Callable[[], None] = lambda: None
+    ) -> None:
+        self._real, self._strike, self._count, self._end, self.calls = RealDisk(), strike, count, end, 0
 
     def _call(self, name: str, path: Path, *more: Any, **named: Any) -> Any:
         if not self._count or name in self._count:
@@ -51,6 +55,7 @@ class BrokenDisk:
         except Killed as killed:
             if killed.args == ("torn",):
                 path.write_bytes(data[: len(data) // 2])
+                self._end()
             raise
 
     def rename(self, old, new):

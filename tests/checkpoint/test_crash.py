@@ -1,15 +1,15 @@
-"""Killed, torn or failing at every single disk call of seal, quarantine and prune: what is picked afterwards is a complete one, whole
-byte for byte, and nothing grows.
+"""A real SIGKILL, a torn write and a failing disk at every single disk call of all that changes a directory of checkpoints: what is picked
+afterwards is a complete one, loads with plain torch equal to the digest that was taken when it was saved, and nothing grows.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -17,183 +17,202 @@ from pathlib import Path
 import pytest
 
 from ftsup.checkpoint.disk import RealDisk
-from ftsup.checkpoint.entries import entries
 from ftsup.checkpoint.home import Home
-from ftsup.checkpoint.keep import items, prune, removable
-from ftsup.checkpoint.pick import Ask, State, pick
-from ftsup.checkpoint.seal import Label, Sign, seal
-from tests.checkpoint.disks import FULL, SICK, BrokenDisk, Killed, fails, healthy, kills
-from tests.checkpoint.folders import contents, flip, save, sealed
+from ftsup.checkpoint.keep import pin, pins
+from ftsup.checkpoint.owner import Life, Owner, claim, read_owner
+from ftsup.checkpoint.pick import Ask, Picked, pick
+from ftsup.checkpoint.seal import Label, Sign
+from tests.checkpoint.disks import FULL, SICK, fails
+from tests.checkpoint.folders import contents, flip, saved, sealed, tear
+from tests.checkpoint.killing import PATTERN, RUN, WORK
 
-RUN = "run-1"
-SMALL = 60
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("checkpoint-samples"), pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+WORKS = ["seal", "quarantine", "prune", "pin", "own"]
+NUMBERS = 15
+OWN = [".ftsup", "sealed", "trash", "pins", "pins/...", "owner", "owner/owner.json", "attempt.json", "verified.json"]
+"""All that ftsup has there beside a manifest for each checkpoint, and what is in quarantine."""
 
 
-def folder_of(folder: Path, *, steps: int) -> dict[str, bytes]:
-    """Checkpoints, of which 1 to 3 are sealed; their bytes."""
+class Helper:
+    """A program that answers a line of JSON with one."""
+
+    def __init__(self, *argv: str) -> None:
+        self._process = subprocess.Popen([sys.executable, *argv], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, ask):
+        self._process.stdin.write(json.dumps(ask) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+class Rig:
+    """Processes beside this one: of those that are killed, and one of plain torch."""
+
+    def __init__(self) -> None:
+        self._killing = Helper("-m", "tests.checkpoint.killing")
+        self._loading = Helper("-I", str(Path(__file__).with_name("loading.py")))
+        self._recorded: dict[int, str] = {}
+
+    def run(self, work: str, folder: Path, *, at: int = 0, torn: bool = False, **more) -> int | None:
+        """Do the work in a process of its own, which is killed at this disk call. None: it was; else how many calls it made."""
+        code = self._killing({"work": work, "folder": str(folder), "at": at, "torn": torn, "more": more})
+        assert code in {0, -signal.SIGKILL}
+        return int(folder.with_suffix(".calls").read_text()) if code == 0 else None
+
+    def loads(self, picked: Picked) -> bool:
+        """What plain torch loads from there is what was saved, by the digest that was taken then."""
+        return self._loading(picked.path) == self.recorded(picked.step)
+
+    def recorded(self, step: int) -> str:
+        import torch  # noqa: PLC0415 - most tests need none
+
+        from tests.checkpoint.loading import digest  # noqa: PLC0415 - as above
+
+        if step not in self._recorded:
+            self._recorded[step] = digest({"step": step, "weights": torch.full((NUMBERS,), float(step))})
+        return self._recorded[step]
+
+    def close(self) -> None:
+        self._killing.close()
+        self._loading.close()
+
+
+@pytest.fixture(scope="module")
+def rig():
+    made = Rig()
+    yield made
+    made.close()
+
+
+def torch_folder(folder: Path, *, steps: int) -> None:
+    """Checkpoints by torch.save, of which 1 to 3 are sealed."""
     for step in range(1, steps + 1):
-        save(folder / f"step{step}.pt", size=SMALL)
+        saved(folder / f"step{step}", value=step, numbers=NUMBERS)
         if step <= 3:
-            sealed(folder, f"step{step}.pt", writer=RUN)
-    return {path.name: path.read_bytes() for path in folder.glob("*.pt")}
+            sealed(folder, f"step{step}", writer=RUN)
 
 
-def damaged_folder(folder: Path) -> dict[str, bytes]:
-    """Three that are sealed, of no kind (to be quick: nothing is asked for tensors), of which the newest two are damaged in silence."""
-    folder.mkdir(exist_ok=True)
+def damaged_folder(folder: Path) -> None:
+    """Three that are sealed; the newest two are damaged in silence, and of no kind (to be quick: nothing is asked for tensors)."""
+    saved(folder / "step1", value=1, numbers=NUMBERS)
     for step in range(1, 4):
-        path = folder / f"step{step}.pt"
-        path.write_bytes(os.urandom(SMALL))
+        path = folder / f"step{step}"
+        if step > 1:
+            path.write_bytes(os.urandom(60))
         sealed(folder, path.name, writer=RUN, sign=Sign.ENDED)
         if step > 1:
             times = path.stat()
             flip(path, step)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    return {"step1.pt": (folder / "step1.pt").read_bytes()}
 
 
-def do_seal(disk, folder: Path) -> None:
-    for entry in entries(disk, Home(folder), pattern="*.pt"):
-        seal(disk, Home(folder), entry, label=Label(writer=RUN))
-
-
-def do_quarantine(disk, folder: Path) -> None:
-    pick(disk, folder, Ask(pattern="*.pt"))
-
-
-def do_prune(disk, folder: Path) -> None:
-    names = [path.name for path in folder.glob("*.pt")]
-    gone = removable(items(disk, Home(folder), pattern="*.pt", writer=RUN, verified=names), keep=1)
-    prune(disk, Home(folder), [item.name for item in gone])
-
-
-WORK = {"seal": do_seal, "quarantine": do_quarantine, "prune": do_prune}
-
-
-def prepare(folder: Path, work: str) -> dict[str, bytes]:
-    """The folder before the work; what may be picked afterwards."""
+def prepare(folder: Path, work: str) -> int:
+    """The folder before the work; the step that has to be picked whenever that ends."""
     if work == "quarantine":
-        return damaged_folder(folder)
-    whole = folder_of(folder, steps=4)
-    return whole if work == "seal" else {name: whole[name] for name in ("step3.pt", "step4.pt")}
+        damaged_folder(folder)
+        return 1
+    torch_folder(folder, steps=4)
+    if work == "pin":
+        pin(RealDisk(), Home(folder), "step1")
+    if work == "own":
+        claim(RealDisk(), Home(folder), Owner(run=RUN, job="7"), life=lambda _: Life.OVER)
+    return 4
 
 
-def calls_of(folder: Path, work: str) -> int:
-    prepare(folder, work)
-    disk = healthy()
-    WORK[work](disk, folder)
-    return disk.calls
-
-
-def good(folder: Path, whole: dict[str, bytes]) -> None:
-    """The pick is a complete one, and one of those that may be."""
-    picked = pick(RealDisk(), folder, Ask(pattern="*.pt"))
-    assert picked.name in whole
-    assert Path(picked.path).read_bytes() == whole[picked.name]
-    assert picked.name == max(whole)
+def tidy(folder: Path, work: str) -> None:
+    """Once another process did the work to its end, nothing of the dead one is left."""
+    own = folder / ".ftsup"
+    there = {path.name for path in folder.glob(PATTERN)}
+    assert list(folder.rglob("*.tmp")) == []
+    assert not (own / "trash").exists() or list((own / "trash").iterdir()) == [], work
+    if work == "quarantine":
+        assert (there, len(list((own / "quarantine").glob("*/manifest.json")))) == ({"step1"}, 2)
+    if work == "prune":
+        assert there == {"step4"}  # which the pick in between has sealed
+    if work == "pin":
+        assert pins(RealDisk(), Home(folder)) == {"step3"}
+    if work == "own":
+        assert read_owner(RealDisk(), Home(folder)) == Owner(run="run-3", job="9")
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["killed", "torn"])
-@pytest.mark.parametrize("work", WORK)
-def test_killed_at_every_call(work, torn, tmp_path):
-    count = calls_of(tmp_path / "count", work)
-    assert count > 20
+@pytest.mark.parametrize("work", WORKS)
+def test_a_real_sigkill_at_every_call(work, torn, tmp_path, rig):
+    prepare(tmp_path / "count", work)
+    count = rig.run(work, tmp_path / "count")
+    assert count >= 9
     for at in range(1, count + 1):
         folder = tmp_path / str(at)
-        whole = prepare(folder, work)
-        with contextlib.suppress(Killed):
-            WORK[work](kills(at, torn=torn), folder)
-            pytest.fail(f"lived through call {at}")
-        good(folder, whole)
-        WORK[work](RealDisk(), folder)  # another process does it to the end
-        good(folder, whole)
-        assert list(folder.rglob("*.tmp")) == []
-        if work == "quarantine":
-            assert len(list((folder / ".ftsup" / "quarantine").glob("*/manifest.json"))) == 2
-        if work == "prune":
-            assert {path.name for path in folder.glob("*.pt")} <= set(whole)
-            assert list((folder / ".ftsup" / "trash").iterdir()) == []
+        step = prepare(folder, work)
+        assert rig.run(work, folder, at=at, torn=torn) is None
+        for _ in range(2):
+            picked = pick(RealDisk(), folder, Ask(pattern=PATTERN))
+            assert picked.step == step
+            assert rig.loads(picked)
+            WORK[work](RealDisk(), folder)  # another process does it to its end
+        tidy(folder, work)
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("work,code", [("seal", FULL), ("seal", SICK), ("quarantine", SICK), ("prune", FULL)])
-def test_each_call_fails_once(work, code, tmp_path):
-    count = calls_of(tmp_path / "count", work)
+@pytest.mark.parametrize("work,code", [("seal", FULL), ("seal", SICK), ("quarantine", SICK), ("prune", FULL), ("pin", FULL), ("own", SICK)])
+def test_each_call_fails_once(work, code, tmp_path, rig):
+    prepare(tmp_path / "count", work)
     every = ("look", "names", "open", "pieces", "write_new", "rename", "sync", "mkdir", "unlink", "rmdir")
-    for at in range(1, count + 1):
+    for at in range(1, rig.run(work, tmp_path / "count") + 1):
         folder = tmp_path / str(at)
-        whole = prepare(folder, work)
+        step = prepare(folder, work)
         with contextlib.suppress(OSError):
             WORK[work](fails(code, at=at, calls=every), folder)
-        good(folder, whole)
+        picked = pick(RealDisk(), folder, Ask(pattern=PATTERN))
+        assert picked.step == step
+        assert rig.loads(picked)
+        WORK[work](RealDisk(), folder)
+        tidy(folder, work)
         shutil.rmtree(folder)
 
 
-def test_300_seeded_kills_leave_no_growing_litter(tmp_path):
-    """One directory through 300 lives: each saves, seals, picks and prunes until it is killed somewhere."""
-    chance = random.Random(20)
-    sizes, step = [], 0
-    while len(sizes) < 300:
-        step += 10
-        damage = chance.random() < 0.03
-        try:
-            live(kills(chance.randrange(1, 140), torn=chance.random() < 0.5), tmp_path, step, damage=damage)
-        except Killed:
-            sizes.append(sum(1 for path in tmp_path.rglob("*") if "quarantine" not in path.parts))
-        picked = pick(RealDisk(), tmp_path, Ask(pattern="*.pt", label=Label(writer=RUN)))
-        assert picked.name == f"step{step}.pt" or damage
-        assert pick(RealDisk(), tmp_path, Ask(pattern="*.pt")).seen[-1].state is State.VERIFIED
-    assert list(tmp_path.rglob("*.tmp")) == []
-    assert statistics.median(sizes[200:]) <= statistics.median(sizes[:100]) + 1  # between two prunes there may be a few
-    assert max(sizes) < 30
-    live(healthy(), tmp_path, step + 10, damage=False)
-    assert len(list((tmp_path / ".ftsup" / "sealed").iterdir())) == len(list(tmp_path.glob("*.pt"))) == 3
-    assert list((tmp_path / ".ftsup" / "trash").iterdir()) == []
-
-
-def live(disk: BrokenDisk, folder: Path, step: int, *, damage: bool) -> None:
-    path = save(folder / f"step{step}.pt", size=SMALL)
-    home = Home(folder)
-    seal(disk, home, next(iter(entries(disk, home, pattern="*.pt"))), label=Label(writer=RUN))
-    if damage:
-        flip(path, 100)
-    seen = pick(disk, folder, Ask(pattern="*.pt", label=Label(writer=RUN))).seen
-    names = {path.name for path in folder.glob("*.pt")} - {each.name for each in seen if not each.good}
-    prune(disk, home, [item.name for item in removable(items(disk, home, pattern="*.pt", writer=RUN, verified=names), keep=3)])
-
-
-KILL_ME = """
-import os, signal, sys
-from pathlib import Path
-from tests.checkpoint import disks, test_crash
-at, work, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-def strike(number, name, path):
-    if number == at:
-        os.kill(os.getpid(), signal.SIGKILL)
-test_crash.WORK[work](disks.BrokenDisk(strike), folder)
-"""
-
-
-@pytest.mark.parametrize("share", [0.3, 0.75, 0.95])
-@pytest.mark.parametrize("work", WORK)
-def test_a_real_sigkill(work, share, tmp_path):
-    count = calls_of(tmp_path / "count", work)
-    whole = prepare(tmp_path / "real", work)
-    done = subprocess.run(
-        [sys.executable, "-c", KILL_ME, str(int(count * share)), work, str(tmp_path / "real")],
-        check=False,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    good(tmp_path / "real", whole)
+def test_300_seeded_kills_leave_no_growing_litter(tmp_path, rig):
+    """One directory through 300 lives, each killed for real: takes it, seals, picks, pins and prunes; saves are torn and bits flip."""
+    chance, folder, lives, kills, last = random.Random(20), tmp_path / "c", 0, 0, 0
+    left = []
+    while kills < 300:
+        lives += 1
+        step = 10 * lives
+        path = saved(folder / f"step{step}", value=step, numbers=NUMBERS)
+        ends = lives % 20 == 0  # one that nobody kills
+        broken = not ends and chance.random() < 0.05 and tear(path)
+        damage = not ends and not broken and chance.random() < 0.05
+        at = 0 if ends else chance.randrange(1, 250)
+        kills += rig.run("live", folder, at=at, torn=chance.random() < 0.5, step=step, damage=damage) is None
+        picked = pick(RealDisk(), folder, Ask(pattern=PATTERN, label=Label(writer=RUN)))
+        assert rig.loads(picked)
+        assert picked.step == step or broken or damage
+        assert picked.step >= last
+        last = picked.step
+        if broken:  # what the training left unfinished is its own
+            path.unlink()
+        if ends:
+            left.append(sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "quarantine" not in path.parts))
+    assert list(folder.rglob("*.tmp")) == []
+    assert len(left) > 10
+    for names in left:
+        steps = {Path(name).name.partition(".")[0] for name in names if "step" in name}
+        assert len(steps) <= 4, names  # the newest 3 that verify, and the one that was pinned before
+        assert len(names) == len(steps) * 2 + len(OWN), names
 
 
 def test_what_quarantine_holds_is_what_was_there(tmp_path):
     prepare(tmp_path, "quarantine")
     before = contents(tmp_path)
-    do_quarantine(RealDisk(), tmp_path)
+    WORK["quarantine"](RealDisk(), tmp_path)
     after = contents(tmp_path / ".ftsup" / "quarantine")
-    for name in ("step2.pt", "step3.pt"):
+    for name in ("step2", "step3"):
         assert after[f"{name}.1/{name}"] == before[name]
         assert after[f"{name}.1/manifest.json"] == before[f".ftsup/sealed/{name}.json"]

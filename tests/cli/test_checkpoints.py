@@ -19,6 +19,8 @@ from rich.console import Console
 from ftsup.checkpoint.disk import RealDisk
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.moves import quarantine
+from ftsup.checkpoint.pick import Ask, pick
+from ftsup.checkpoint.seal import Label
 from ftsup.cli.meter import Meter, size_text
 from ftsup.events import Epoch
 from tests.checkpoint.disks import WRITES, BrokenDisk, fails
@@ -72,12 +74,12 @@ def test_a_list_tells_how_each_checkpoint_stands_newest_first(desk):
         "incomplete: torn: it has no zip directory at its end: its writer did not come to its end",
         "unsealed: its zip directory is there and fits",
         told[2][6],
-        "sealed, pinned",
+        "sealed, not read since, pinned",
         "changed: the file was written after the seal",
         told[5][6],
         told[6][6],
     ]
-    assert told[2][6].startswith("verified (2026-01-02T03:")
+    assert told[2][6].startswith("verified 2026-01-02 03:")
     assert told[5][6].startswith("damaged: the manifest cannot be read")
     assert told[6][6].startswith("unsure: a directory in which nothing says that it is whole")
     assert told[6][4:6] == ["1.3", "kB"]
@@ -201,7 +203,7 @@ def test_a_new_seal_makes_an_old_verification_void(desk):
     assert "changed" in desk.type("list", "ck").stdout
     assert desk.type("seal", "ck", "step-100.pt").exit_code == 1
     assert desk.type("seal", "ck", "step-100.pt", "--force").exit_code == 0
-    assert desk.type("list", "ck").stdout.splitlines()[1].endswith("  sealed")
+    assert desk.type("list", "ck").stdout.splitlines()[1].endswith("  sealed, not read since")
     assert json.loads(desk.type("list", "ck", "--json").stdout)["checkpoints"][0]["sealed"].startswith("2026-01-02T03:")
 
 
@@ -209,9 +211,9 @@ def test_a_memory_of_garbage_is_no_memory(desk):
     desk.save(100)
     desk.type("verify", "ck")
     (desk.folder / ".ftsup" / "verified.json").write_bytes(b"\xff\x00")
-    assert desk.type("list", "ck").stdout.splitlines()[1].endswith("  sealed")
+    assert desk.type("list", "ck").stdout.splitlines()[1].endswith("  sealed, not read since")
     assert desk.type("verify", "ck").exit_code == 0
-    assert "verified (" in desk.type("list", "ck").stdout
+    assert "verified 2026-" in desk.type("list", "ck").stdout
 
 
 def test_sealing_takes_what_is_whole_and_leaves_the_rest(desk):
@@ -260,14 +262,36 @@ def test_force_does_not_seal_over_damage_that_only_the_manifest_can_see(desk):
     assert "step-1: damaged: blob, block 0 (at byte 0): other bytes than were sealed" in desk.type("verify", "ck").stdout
 
 
-def test_what_was_read_back_is_remembered_until_it_is_found_damaged(desk):
+def test_the_list_says_what_reading_back_last_showed_and_when(desk):
+    """Damage that no size and no time tells is not seen by a list; what a read has found is."""
     desk.save(100, 200)
-    for name in ("step-100.pt", "step-200.pt"):
-        assert desk.type("verify", "ck", name).exit_code == 0
-    assert [row.split()[6] for row in desk.type("list", "ck").stdout.splitlines()[1:]] == ["verified", "verified"]
-    rot(desk.folder / "step-200.pt", 300)
+    path = desk.folder / "step-200.pt"
+
+    def states():
+        rows = desk.type("list", "ck").stdout.splitlines()[1:]
+        assert all(len(row) <= 80 for row in rows if "damaged" not in row)
+        return [row.split(None, 6)[6] for row in rows]
+
+    rot(path, 300)
+    assert states() == ["sealed, not read since"] * 2
     assert desk.type("verify", "ck").exit_code == 1
-    assert [row.split()[6] for row in desk.type("list", "ck").stdout.splitlines()[1:]] == ["sealed", "verified"]
+    damaged, fine = states()
+    assert damaged.startswith("damaged: the file, block 0 (at byte 0): other bytes than were sealed")
+    assert damaged.endswith(")")
+    assert "(found 2026-01-02 03:" in damaged
+    assert fine.startswith("verified 2026-01-02 03:")
+    assert "stays  step-200.pt" in desk.type("prune", "ck", "--keep", "1", "--dry-run").stdout
+    rot(path, 300)  # whoever wants to be sure reads again
+    assert desk.type("verify", "ck").exit_code == 0
+    assert [state.split()[0] for state in states()] == ["verified", "verified"]
+
+
+def test_the_list_knows_what_a_run_has_read_back(desk):
+    desk.save(100, 200)
+    ask = Ask(label=Label(wall="2026-05-06T07:08:09.123+00:00"), epoch=Epoch(1, 2))
+    assert pick(RealDisk(), desk.folder, ask).name == "step-200.pt"
+    rows = desk.type("list", "ck").stdout.splitlines()[1:]
+    assert [row.split(None, 6)[6] for row in rows] == ["verified 2026-05-06 07:08", "sealed, not read since"]
 
 
 def test_what_cannot_tell_itself_needs_a_newer_one_a_marker_or_a_person(desk):

@@ -11,8 +11,10 @@ import msgspec
 import psutil
 import pytest
 
+from ftsup.checkpoint.disk import RealDisk
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.owner import Life, Owner, alive
+from ftsup.checkpoint.readback import read_backs
 from ftsup.events import Epoch
 from ftsup.slurm.commands import Commands
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
@@ -212,6 +214,11 @@ def test_older_ones_go_once_newer_ones_are_verified_and_inputs_stay(room):
         set(done.removed) for done in passes if done.removed
     ] == [{"step010.safetensors", "step020.safetensors"}]
     assert [done.verified for done in passes if done.verified] == ["step040.safetensors", "step030.safetensors"]
+    backs = read_backs(RealDisk(), Home(room.folder))
+    assert {name: bool(back.wall) and not back.damage for name, back in backs.items()} == {
+        "step040.safetensors": True,
+        "step030.safetensors": True,
+    }
     there = sorted(path.name for path in room.folder.glob("step*"))
     assert there == ["step001.safetensors", "step030.safetensors", "step040.safetensors"]
 
@@ -228,6 +235,7 @@ def test_nothing_goes_while_a_newer_one_is_damaged_and_what_is_needed_stays(room
     passes += room.seal_all(keep=1, needed=("step010.safetensors",))
     assert [done.damaged[0] for done in passes if done.damaged] == ["step030.safetensors"]
     assert "step030.safetensors" in {name for done in passes for name in done.said}
+    assert read_backs(RealDisk(), Home(room.folder))["step030.safetensors"].damage.startswith("the file, block 0")
     assert not any(done.removed for done in passes)
     assert len(list(room.folder.glob("step*"))) == 3
 
