@@ -430,9 +430,9 @@ def _stop(state: State, order: ev.Stop, _rules: Rules) -> Change:
 
 def _leave(state: State, grace_s: float) -> Change:
     state = replace(state, leaving=True)
-    if state.stage is Stage.RUNNING:
+    if state.stage in {Stage.RUNNING, Stage.ENDING}:  # while it ends: there may be less time than was thought
         return replace(state, stage=Stage.ENDING), (EndChild(grace_s=grace_s),)
-    return state, () if state.stage is Stage.ENDING else (Exit(),)
+    return state, (Exit(),)
 
 
 # Ends ---------------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ KILL_LIMIT_S = 30.0
 SWEEPS = 3
 """Whoever kills a guard may kill a sweep as well; what was not proven to be gone is worth another one."""
 _GUARD_SLACK_S = 30.0
+_HASTE_S = 5.0
+"""The same where little time is left."""
 _MESSAGE = 262144
 
 
@@ -151,19 +153,20 @@ class Child:
         """When `poll` has to look even if nothing comes."""
         return None if self.over else self._deadline
 
-    def stop(self, *, grace_s: float, now: float, linger: bool = True) -> None:
+    def stop(self, *, grace_s: float, now: float, linger: bool = True, kill_limit_s: float | None = None) -> None:
         """CONT and TERM, after `grace_s` KILL, then proof. May be repeated with a shorter grace.
 
         Without `linger` the first process, once nothing else of the attempt is left, is not waited for: a torchrun whose ranks are
-        gone and that has nothing to tell needs 0.6 s to leave.
+        gone and that has nothing to tell needs 0.6 s to leave. What does not die of KILL within `kill_limit_s` is given up.
         """
         if self.over:
             return
-        deadline = now + grace_s + KILL_LIMIT_S + _GUARD_SLACK_S
+        limit = {} if kill_limit_s is None else {"kill_limit_s": kill_limit_s}
+        deadline = now + grace_s + (KILL_LIMIT_S + _GUARD_SLACK_S if kill_limit_s is None else kill_limit_s + _HASTE_S)
         self._deadline = deadline if self._deadline is None else min(deadline, self._deadline)
         if self._open:
             try:
-                self._program.socket.send(json.dumps({"stop": grace_s, "linger": linger}).encode())
+                self._program.socket.send(json.dumps({"stop": grace_s, "linger": linger} | limit).encode())
                 self._program.signal(signal.SIGCONT)  # whoever stopped the guard
             except OSError:
                 pass  # it is dead: poll finds out

@@ -208,6 +208,7 @@ class Guard:
             return None
         word = json.loads(data)
         self.linger = word["linger"]
+        self.kill_limit_s = word.get("kill_limit_s", self.kill_limit_s)
         return float(word["stop"])
 
     def say(self, word: dict[str, Any]) -> None:

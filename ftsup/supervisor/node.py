@@ -49,6 +49,8 @@ LEAVE_S = 5.0
 """The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
 TOLD_LEAVE_S = 2.0
 """The same where we were told to end: KillWait runs."""
+TOLD_KILL_S = 3.0
+"""What does not die of SIGKILL then (a rank in a write to a disk that hangs) is the kernel's, and Slurm's to wait for."""
 LOGS_S = 1.0
 SEE_S = 1.0
 """Between two looks at files that are not there yet."""
@@ -475,7 +477,8 @@ class NodeSupervisor:
 
     def _end_child(self, act: machine.EndChild, now: float) -> None:
         if self.child is not None:
-            self.child.stop(grace_s=act.grace_s, now=now, linger=self._owes())
+            kill_limit_s = TOLD_KILL_S if self.ending else None
+            self.child.stop(grace_s=act.grace_s, now=now, linger=self._owes(), kill_limit_s=kill_limit_s)
 
     def _owes(self) -> bool:
         """Whether what we started has something left to do or to tell when its ranks are gone; torchrun only how a rank vanished."""

@@ -52,6 +52,20 @@ def test_what_cannot_be_killed_is_named_in_time_and_the_rest_is_gone(tmp_path) -
 
 
 @freezer.needed
+def test_what_cannot_be_killed_is_given_up_sooner_when_less_time_is_left(tmp_path) -> None:
+    one = Attempt(tmp_path, FAMILY).up()
+    stuck = named(one, "600")
+    with freezer.frozen(stuck):
+        begun = CLOCK.now()
+        one.child.stop(grace_s=0.2, now=begun)
+        wait_for(lambda: alive({one.child.pid}) == set(), one.child)
+        one.child.stop(grace_s=0.2, now=CLOCK.now(), kill_limit_s=1.0)
+        assert one.until(child.Gone).left
+        assert CLOCK.now() - begun < 10.0 < child.KILL_LIMIT_S
+    wait_for(lambda: not alive({stuck}))
+
+
+@freezer.needed
 def test_a_guard_that_cannot_act_is_not_waited_for_without_end(tmp_path) -> None:
     one = Attempt(tmp_path, FAMILY).up()
     guard = one.child._program  # noqa: SLF001
