@@ -17,6 +17,7 @@ from ftsup.cli.group import Group
 from ftsup.errors import Exit, FtsupError
 
 COMMANDS = {
+    "init": ("ftsup.cli.init", "init", "Write a first configuration, with a comment on each guess."),
     "submit": ("ftsup.cli.submit", "submit", "Check a configuration, write the batch script and submit it."),
     "render": ("ftsup.cli.submit", "render", "Write the batch script to standard output."),
     "status": ("ftsup.cli.show", "status", "Show how a run is doing."),

@@ -38,6 +38,8 @@ class Ports:
     user: str
     disk: Callable[[Callable[[int], None]], Disk] = field(default_factory=lambda: _disk)
     """The disk, which tells the size of each piece that is read."""
+    terminal: bool = False
+    """A person sits there, who can be asked."""
 
 
 def real() -> Ports:
@@ -51,6 +53,7 @@ def real() -> Ports:
         python=sys.executable,
         cwd=Path.cwd(),
         user=_user(),
+        terminal=sys.stdin.isatty() and sys.stderr.isatty(),
     )
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from ftsup.config.check import OWNED, findings, short_warning
+from ftsup.config.check import OWNED, PLACEHOLDERS, findings, short_warning
 from ftsup.config.keys import Checkpoint, Config, Handlers, Launch, Launcher, Notify, Requeue, Share, SlurmOptions, Waits, Warning_
 from ftsup.config.read import Loaded, read
 
 __all__ = [
-    "OWNED", "Checkpoint", "Config", "Handlers", "Launch", "Launcher", "Loaded", "Notify", "Requeue", "Share", "SlurmOptions", "Waits",
-    "Warning_", "from_json", "load", "short_warning", "to_json",
+    "OWNED", "PLACEHOLDERS", "Checkpoint", "Config", "Handlers", "Launch", "Launcher", "Loaded", "Notify", "Requeue", "Share",
+    "SlurmOptions", "Waits", "Warning_", "from_json", "load", "short_warning", "to_json",
 ]  # fmt: skip
 
 

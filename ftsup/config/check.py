@@ -27,6 +27,10 @@ def findings(config: Config) -> Iterator[Finding]:
 
 
 _TORCHRUN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"})
+PLACEHOLDERS = (
+    "FTSUP_NODE_RANK", "FTSUP_NNODES", "FTSUP_NPROC_PER_NODE", "FTSUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "FTSUP_RESUME_FROM",
+)  # fmt: skip
+"""What stands in braces in the command of `launch: command`, and is in its environment."""
 _WARNINGS = ("SIGUSR1", "SIGUSR2")
 _LONGEST_LEAD_S = 65535
 """Slurm's own bound."""
@@ -74,12 +78,20 @@ def short_warning(config: Config, *, kill_wait_s: float) -> str:
     return f"no time is left to save: the requeue is asked {waits} before the end"
 
 
+_LAUNCHERS = {"torchrun", "srun", "mpirun", "accelerate", "deepspeed"}
+
+
 def _command_findings(config: Config) -> Iterator[Finding]:
     first = PurePath(config.command[0]).name
-    if config.launch is Launch.TORCHRUN and (re.fullmatch(r"python[0-9.]*", first) or first in {"torchrun", "srun", "mpirun"}):
+    if config.launch is Launch.TORCHRUN and (re.fullmatch(r"python[0-9.]*", first) or first in _LAUNCHERS):
         yield Finding("command", f"{first}: torchrun starts the script: begin with the script, or with -m and a module", ("launch",))
     elif config.command == ("-m",):
         yield Finding("command", "-m: which module?")
+    if config.launch is Launch.COMMAND:
+        for name in dict.fromkeys(re.findall(r"\{((?:FTSUP|MASTER)_[A-Z_]*)\}", " ".join(config.command))):
+            if name not in PLACEHOLDERS:
+                meant = close(name, PLACEHOLDERS) or f"; allowed are {', '.join(PLACEHOLDERS)}"
+                yield Finding("command", f"{{{name}}}: no such placeholder{meant}", ("launch",))
     unknown = {word for text in config.resume_args for word in re.findall(r"\{[^{}]*\}", text)} - {"{path}"}
     if unknown:
         yield Finding("resume_args", f"{', '.join(sorted(unknown))}: the only placeholder is {{path}}")

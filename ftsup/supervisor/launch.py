@@ -29,7 +29,7 @@ def argv(config: Config, order: LaunchOrder, *, python: str, at: Mapping[str, Pa
     resume = tuple(word.replace("{path}", order.path) for word in config.resume_args) if order.path else ()
     command = (*config.command, *resume)
     if config.launch is Launch.COMMAND:
-        return (*config.launcher.prefix, *(_filled(word, order) for word in command))
+        return (*config.launcher.prefix, *(_filled(word, variables(order, workers=config.workers)) for word in command))
     torchrun = (
         python,
         "-m",
@@ -47,18 +47,20 @@ def argv(config: Config, order: LaunchOrder, *, python: str, at: Mapping[str, Pa
     return (*config.launcher.prefix, *torchrun, *command)
 
 
-def _filled(word: str, order: LaunchOrder) -> str:
+def _filled(word: str, values: Mapping[str, str]) -> str:
     """Placeholders of `launch: command`; a brace that is none of them is the user's own."""
-    for name, value in variables(order).items():
+    for name, value in values.items():
         word = word.replace("{" + name + "}", value)
     return word
 
 
-def variables(order: LaunchOrder) -> dict[str, str]:
+def variables(order: LaunchOrder, *, workers: int) -> dict[str, str]:
     """What a command that is no torchrun needs to know: in its environment, and as placeholders."""
     return {
         "FTSUP_NODE_RANK": str(order.node_rank),
         "FTSUP_NNODES": str(order.nodes),
+        "FTSUP_NPROC_PER_NODE": str(workers),
+        "FTSUP_WORLD_SIZE": str(order.nodes * workers),
         "MASTER_ADDR": order.address,
         "MASTER_PORT": str(order.port),
         places.RESUME_FROM: order.path or "",

@@ -95,7 +95,7 @@ def environment(
     wishes["TORCH_FR_DUMP_TEMP_FILE"] = str(places.flight_prefix(at["out"]))
     wishes["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(config.grace_s))  # else torchrun kills what it told to end after its 30 s
     env |= {name: value for name, value in wishes.items() if not {name, OLDER.get(name, name)} & (env.keys() | own.keys())}
-    wanted = launch.variables(order) if config.launch is Launch.COMMAND else {places.RESUME_FROM: order.path or ""}
+    wanted = launch.variables(order, workers=config.workers) if config.launch is Launch.COMMAND else {places.RESUME_FROM: order.path or ""}
     env |= {name: value for name, value in wanted.items() if value}
     env |= dict(own)
     paths = (str(at["worker"]), env.get("PYTHONPATH", ""))  # also before one of the user's own: the shim would not be found

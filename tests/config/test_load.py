@@ -202,3 +202,17 @@ def test_the_run_directory_gets_everything_but_the_environment(write):
     assert b"secret" not in data
     assert b"TOKEN" not in data
     assert from_json(data) == type(config)(name="a", command=("train.py",), slurm=config.slurm)
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        ("go {FTSUP_NNODE} {other} {MASTER_PORT}", "{FTSUP_NNODE}: no such placeholder; did you mean FTSUP_NNODES?"),
+        ("go {MASTER_X}", "{MASTER_X}: no such placeholder; allowed are FTSUP_NODE_RANK, FTSUP_NNODES, "),
+    ],
+)
+def test_a_placeholder_of_an_own_command_that_nobody_fills_in_is_found(write, command, said):
+    text = f"name: a\nlaunch: command\ncommand: '{command}'\n"
+    (problem,) = problems(write(text))
+    assert problem.startswith(f"c.yaml:3: command: {said}")
+    load(write(text.replace("launch: command\n", "")))  # braces mean nothing to torchrun

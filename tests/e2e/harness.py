@@ -84,8 +84,12 @@ class Site:
         (work / "control").mkdir(parents=True, exist_ok=True)
         settings = merged(CONFIG, {"local_dir": str(self.folder / "local"), **config})
         (work / "c.yaml").write_text(yaml.safe_dump(settings))
-        said = self.ftsup("submit", "c.yaml", "--cluster", "slurm", cwd=work)
-        (root,) = (work / "ftsup-runs" / settings["name"]).iterdir()
+        return self.submit_file(work, "c.yaml")
+
+    def submit_file(self, work: Path, file: str, *more: str) -> Run:
+        """Submit a configuration that lies in a folder, its run directories below that folder."""
+        said = self.ftsup("submit", file, "--cluster", "slurm", *more, cwd=work)
+        root = work / "ftsup-runs" / said.split()[2]
         run = Run(self, work, RunDir(root), job=said.split()[1].rstrip(":"))
         self.runs.append(run)
         return run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftsup import proc
-from ftsup.config import Config, Launch
+from ftsup.config import PLACEHOLDERS, Config, Launch
 from ftsup.events import Epoch, How
 from ftsup.events import Launch as Order
 from ftsup.supervisor import launch
@@ -39,10 +39,19 @@ def test_an_own_command_gets_its_placeholders_and_the_prefix() -> None:
     own = Config(
         name="x",
         launch=Launch.COMMAND,
-        command=("accelerate", "launch", "--machine_rank={FTSUP_NODE_RANK}", "--main_process_ip={MASTER_ADDR}", "{other}"),
+        command=(
+            "accelerate",
+            "launch",
+            "--machine_rank={FTSUP_NODE_RANK}",
+            "--main_process_ip={MASTER_ADDR}",
+            "{other}",
+            "{FTSUP_NPROC_PER_NODE}/{FTSUP_WORLD_SIZE}",
+        ),
+        workers_per_node=4,
     )
     words = launch.argv(own, ORDER, python="python", at=AT)
-    assert words == ("accelerate", "launch", "--machine_rank=1", "--main_process_ip=10.0.0.1", "{other}")
+    assert words == ("accelerate", "launch", "--machine_rank=1", "--main_process_ip=10.0.0.1", "{other}", "4/8")
+    assert set(launch.variables(ORDER, workers=4)) == set(PLACEHOLDERS)
 
 
 @pytest.mark.parametrize(
