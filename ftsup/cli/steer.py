@@ -50,7 +50,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 @runs_dir_option
 @with_ports
 def stop(ports: Ports, run: str | None, runs_dir: Path) -> int:
-    """Let RUN save, where its script can, and end it with success: it is not requeued."""
+    """Save where the script can, then end RUN with success: it is not requeued."""
     view = _read(ports, run, runs_dir)
     if _over(view):
         return Exit.OK
@@ -68,7 +68,9 @@ def stop(ports: Ports, run: str | None, runs_dir: Path) -> int:
 @runs_dir_option
 @with_ports
 def restart(ports: Ports, run: str | None, runs_dir: Path, from_step: int | None) -> int:
-    """End RUN's attempt and begin another one on the same nodes, from the newest checkpoint. The ranks save first, where the script can.
+    """Start RUN's training again, on the same nodes, from the newest checkpoint.
+
+    The ranks save first, where the script can.
 
     With --from-step nothing is saved, and newer checkpoints are left behind: they stay where they are, and RUN does not resume from one of
     them any more until it is written anew. A script that removes old checkpoints itself, by their steps, may take the new ones for old:
@@ -99,7 +101,10 @@ def restart(ports: Ports, run: str | None, runs_dir: Path, from_step: int | None
 @runs_dir_option
 @with_ports
 def requeue(ports: Ports, run: str | None, runs_dir: Path, avoid: tuple[str, ...]) -> int:
-    """Let RUN save, where its script can, and give its job back to the queue: it goes on on other nodes."""
+    """Save where the script can, then give RUN's job back to the queue.
+
+    It goes on from there, maybe on other nodes.
+    """
     view = _read(ports, run, runs_dir)
     target = _target(ports, view, "requeue")
     _lives(target, "requeue")
@@ -118,7 +123,10 @@ def requeue(ports: Ports, run: str | None, runs_dir: Path, avoid: tuple[str, ...
 @runs_dir_option
 @with_ports
 def pause(ports: Ports, run: str | None, runs_dir: Path) -> int:
-    """Let RUN save, where its script can, and release its job: nothing follows until `ftsup submit --continue RUN`."""
+    """Save where the script can, then release RUN's job.
+
+    Nothing follows until `ftsup submit --continue RUN`.
+    """
     view = _read(ports, run, runs_dir)
     if view.paused or view.story.stage is Stage.PAUSED:
         click.echo(f"{view.id} is paused already: ftsup submit --continue {view.id} goes on")
