@@ -4,6 +4,7 @@
       ConfigError        78   the configuration is wrong; `problems` holds every one of them
       SlurmError
         Unavailable      75   no answer (controller away, munge down, time-out): try again; says nothing about the job
+          Unanswered     75   asked, and the answer was lost: it may have been done
         Refused           1   Slurm understood and said no
         Unreadable        1   an answer that we cannot read
       CheckpointError     1   Missing | Damaged | Busy
@@ -58,6 +59,10 @@ class Unavailable(SlurmError):
     """Slurm did not answer: says nothing about the job; worth another try."""
 
     exit_code = Exit.AGAIN
+
+
+class Unanswered(Unavailable):
+    """The request was on its way when the answer was lost: it may have been done. Look before another try."""
 
 
 class Refused(SlurmError):

@@ -112,6 +112,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 class Slurm(Protocol):
     """All that ftsup asks of Slurm. Every call may raise Unavailable, Refused or Unreadable, and nothing else.
 
+    `submit` raises Unanswered (an Unavailable) where the job may be in the queue all the same.
+
     Calls block (bounded by a deadline inside); a supervisor's loop therefore runs them in a child process.
     """
 

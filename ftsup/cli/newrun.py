@@ -1,10 +1,13 @@
-"""Makes a run directory with all that the leader needs, and submits its script. A failure before that leaves nothing behind."""
+"""Makes a run directory with all that the leader needs, and submits its script. A failure before that leaves nothing behind.
+
+Where the answer of sbatch is lost, the job may be in the queue: its run directory stays, and so does a mark of it.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,11 +20,28 @@ from ftsup.cli import cluster
 from ftsup.cli.cluster import Cluster
 from ftsup.cli.ports import Ports
 from ftsup.config import Config, Share, to_json
-from ftsup.errors import ConfigError
+from ftsup.errors import ConfigError, Exit, FtsupError, RunError, Unanswered, Unreadable
 from ftsup.incident import git
 from ftsup.rundir import RunDir
 
 CHECK_S = 20.0
+
+
+class Typed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `ftsup submit` was given, and where: a continuation reads it again."""
+
+    file: str
+    sets: tuple[str, ...] = ()
+    cwd: str = ""
+
+
+class Lost(FtsupError):
+    """sbatch was asked, and nobody knows what it did: never ask again before somebody has looked."""
+
+    exit_code = Exit.AGAIN
+
+    def __init__(self, run: RunDir, *, why: str) -> None:
+        super().__init__(f"{run.id} may be in the queue, or may not: {why}", hint=how_to_find(run))
 
 
 def placed(config: Config, *, cwd: Path) -> Config:
@@ -46,8 +66,11 @@ def script_of(ports: Ports, config: Config, run: RunDir) -> str:
 
 
 @contextmanager
-def new_run(ports: Ports, config: Config, file: Path) -> Iterator[RunDir]:
-    """A new run directory with all that the leader needs; removed again when anything fails before the job is submitted."""
+def new_run(ports: Ports, config: Config, file: Path, *, sets: Sequence[str] = ()) -> Iterator[RunDir]:
+    """A new run directory with all that the leader needs; removed again when anything fails before the job is submitted.
+
+    `sets`: what was typed beside the file.
+    """
     workdir = Path(config.workdir)
     if not workdir.is_dir():
         raise ConfigError(f"workdir: {workdir} is no directory here")
@@ -61,9 +84,11 @@ def new_run(ports: Ports, config: Config, file: Path) -> Iterator[RunDir]:
         _folder(run.root, mode=mode, new=True)
         with _removed_on_failure(run.root):
             _fill(run, config, file)
+            _write(run.typed, msgspec.json.encode(Typed(file=str(file.absolute()), sets=tuple(sets), cwd=str(ports.cwd))), mode=0o600)
             _write(run.script, script.encode("utf-8", "surrogateescape"), mode=0o600)
             check_script(run.script)
-            yield run
+            with claimed(ports, run):
+                yield run
     except BaseException:
         for path in reversed(above):
             with suppress(OSError):  # another run may have come to lie in it
@@ -75,6 +100,8 @@ def new_run(ports: Ports, config: Config, file: Path) -> Iterator[RunDir]:
 def _removed_on_failure(folder: Path) -> Iterator[None]:
     try:
         yield
+    except Lost:
+        raise
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -91,12 +118,7 @@ def _folder(path: Path, *, mode: int, new: bool = False) -> None:
 def _fill(run: RunDir, config: Config, file: Path) -> None:
     from ftsup.supervisor.keys import make_keys  # noqa: PLC0415 - zmq takes as long as the rest of `submit --dry-run`
 
-    shutil.copytree(
-        Path(ftsup.__file__).parent / "worker",
-        run.worker / "ftsup_worker",
-        ignore=shutil.ignore_patterns("__pycache__"),
-        copy_function=shutil.copyfile,
-    )
+    copy_worker(run)
     make_keys(run.keys)
     run.requests.mkdir(mode=0o700)
     _write(run.config_yaml, file.read_bytes(), mode=0o600)  # `env` stands in it
@@ -114,6 +136,18 @@ def _write(path: Path, data: bytes, *, mode: int) -> None:
         file.write(data)
 
 
+def copy_worker(run: RunDir) -> None:
+    """What the ranks import: of this ftsup, whatever was there before."""
+    there, aside = run.worker / "ftsup_worker", run.worker / ".ftsup_worker.new"
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(
+        Path(ftsup.__file__).parent / "worker", aside, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile
+    )
+    if there.exists():
+        shutil.rmtree(there)
+    aside.rename(there)
+
+
 def check_script(path: Path) -> None:
     """bash reads it without a word: also its warnings (an open here-document) would swallow what follows."""
     done = proc.run(["bash", "-n", str(path)], deadline_s=CHECK_S)
@@ -125,10 +159,38 @@ def check_script(path: Path) -> None:
 
 
 def submit_run(ports: Ports, run: RunDir, chosen: Cluster) -> str:
-    """Hand the script to Slurm; the job id, written down."""
+    """Hand the script to Slurm; the job id, written down. Lost: nobody knows whether it is in the queue."""
     environ = chosen.environ(ports.environ)
     cluster.remember(run, chosen)
-    job = ports.slurm(environ).submit(run.script, env=environ)
+    try:
+        job = ports.slurm(environ).submit(run.script, env=environ)
+    except (Unanswered, Unreadable, KeyboardInterrupt) as error:
+        raise Lost(run, why=getattr(error, "message", "") or "interrupted") from error
     with suppress(OSError):  # the job is in the queue: nothing may make us remove its directory now
-        _write(run.jobs, f"{job}\n".encode(), mode=0o640)
+        with run.jobs.open("a") as file:
+            file.write(f"{job}\n")
+        run.jobs.chmod(0o640)
     return job
+
+
+@contextmanager
+def claimed(ports: Ports, run: RunDir) -> Iterator[None]:
+    """Nobody else submits this run meanwhile; where sbatch's answer is lost, nobody does before somebody has looked."""
+    try:
+        _write(run.submitting, f"{ports.now().isoformat(timespec='seconds')} {ports.user}\n".encode(), mode=0o600)
+    except FileExistsError:
+        raise RunError(f"{run.id} is being submitted by somebody else", hint=how_to_find(run)) from None
+    try:
+        yield
+    except Lost:
+        raise
+    except BaseException:
+        run.submitting.unlink(missing_ok=True)
+        raise
+    run.submitting.unlink(missing_ok=True)
+
+
+def how_to_find(run: RunDir) -> str:
+    """What a person can do about a job of which nobody knows whether it is in the queue."""
+    name = run.root.parent.name
+    return f"squeue --me --name={name} shows it if it is; if it is not: rm {run.submitting}, and ftsup submit --continue {run.root}"

@@ -11,7 +11,7 @@ from ftsup.cli import cluster
 from ftsup.cli.cluster import Cluster, Kind
 from ftsup.cli.group import Choice, examples
 from ftsup.cli.newrun import check_script, new_run, placed, run_dir, script_of, submit_run
-from ftsup.cli.options import file_argument, set_option
+from ftsup.cli.options import file_argument, runs_dir_option, set_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.cli.warn import warnings
 from ftsup.config import Config, load, short_warning
@@ -42,9 +42,10 @@ cluster_option = click.option(
         "ftsup submit config.yaml --dry-run  # only show the script",
         "ftsup submit config.yaml --dry-run=mock  # two steps on this machine",
         "ftsup submit config.yaml --set slurm.nodes=8 --set slurm.time=2h",
+        "ftsup submit --continue demo  # a run that was stopped or paused",
     ),
 )
-@file_argument
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @set_option
 @cluster_option
 @click.option(
@@ -54,9 +55,36 @@ cluster_option = click.option(
     help="Show the script and what there is to say about it; submit nothing. =mock: also run two steps of it on this machine.",
 )
 @click.option("--force", is_flag=True, help="Take the directory of checkpoints even from another run that is alive.")
+@click.option(
+    "--continue", "continued", metavar="RUN", help="Go on with RUN, which has ended, in a new job: same history, same checkpoints."
+)
+@runs_dir_option
 @with_ports
-def submit(ports: Ports, file: Path, sets: tuple[str, ...], kind: str, dry_run: str | None, *, force: bool) -> None:
-    """Check FILE, write the batch script, submit it."""
+def submit(
+    ports: Ports,
+    file: Path | None,
+    sets: tuple[str, ...],
+    *,
+    kind: str,
+    dry_run: str | None,
+    force: bool,
+    continued: str | None,
+    runs_dir: Path,
+) -> None:
+    """Check FILE, write the batch script, submit it.
+
+    With --continue RUN: go on after a bug was fixed, a limit reached or a pause. FILE may be left out: then it is the one that RUN was
+    submitted with, as it is by now. What changed is shown first.
+    """
+    if continued is not None:
+        if dry_run or force or kind != Kind.AUTO.value:
+            raise click.UsageError("--continue goes on where RUN was, as its owner: without --dry-run, --force and --cluster")
+        from ftsup.cli.goon import go_on  # noqa: PLC0415 - it reads logs
+
+        _submitted(*go_on(ports, continued, runs_dir=runs_dir, file=file, sets=sets), ports.cwd)
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE'.")
     config = placed(load(file, sets=(*sets, "checkpoint.force=true") if force else sets).config, cwd=ports.cwd)
     if dry_run:
         _dry_run(ports, config, Kind(kind))
@@ -68,15 +96,19 @@ def submit(ports: Ports, file: Path, sets: tuple[str, ...], kind: str, dry_run: 
     chosen, sentence = cluster.choose(Kind(kind), environ=ports.environ, nodes=config.slurm.nodes)
     if sentence:
         click.echo(sentence, err=True)
-    with new_run(ports, config, file) as run:
+    with new_run(ports, config, file, sets=sets) as run:
         for warning in (
             *warnings(config, python=ports.python, one_machine=bool(chosen.state), environ=ports.environ),
             *_late_warning(ports, config, chosen),
         ):
             click.echo(f"warning: {warning}", err=True)
         job = submit_run(ports, run, chosen)
+    _submitted(run, job, ports.cwd)
+
+
+def _submitted(run: RunDir, job: str, cwd: Path) -> None:
     click.echo(f"job {job}: {run.id}")
-    name = _typed(run, ports.cwd)
+    name = _typed(run, cwd)
     for command, what in (("status", "how it is doing"), ("logs -f", "what it prints"), ("cancel", "ends it for good")):
         click.echo(f"  ftsup {command} {name}  # {what}", err=True)
 

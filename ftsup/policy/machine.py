@@ -177,6 +177,7 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
         restarts=event.restarts,
         nodes=event.nodes,
         incident=state.incident,
+        continued=state.continued,
         best_step=state.best_step,
         median_s=state.median_s,
         restart_s=state.restart_s,
@@ -192,13 +193,14 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
     return replace(state, ask_t=event.t + rules.ask_s), (*orders, ev.AskSlurm())
 
 
-def _continued(state: State, event: ev.Continued, _rules: Rules) -> Change:
+def _begun_anew(state: State, event: ev.Continued, _rules: Rules) -> Change:
     """A new job follows: nothing that was spent counts, and what a person may have mended is tried again."""
     moved = bool({"workdir", "checkpoint.dir", "checkpoint.pattern"} & set(event.changed))
     known = Checkpoints() if moved else Checkpoints(sealed=state.checkpoints.sealed, left=state.checkpoints.left)
     return State(
         epoch=state.epoch,
         incident=state.incident,
+        continued=event.n,
         best_step=state.best_step,
         path=state.path,
         checkpoints=known,
@@ -671,7 +673,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.AvoidSet: ending.avoid_set,
     ev.Decided: ending.decided,
     ev.Asked: wishes.asked,
-    ev.Continued: _continued,
+    ev.Continued: _begun_anew,
     ev.Noted: _same,
     ev.Told: _same,
 }

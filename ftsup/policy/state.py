@@ -155,6 +155,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     told: bool = False
     """hang.mode is observe, and this hang was told."""
 
+    continued: int = 0
+    """How often the run was continued as another job."""
     best_step: int = -1
     """The highest step that any attempt is known to have reached."""
     stuck_t: float | None = None

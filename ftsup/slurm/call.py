@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ftsup.errors import Refused, SlurmError, Unavailable, Unreadable
+from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
 from ftsup.ports import Job, Node, Partition
 
 RESULTS: dict[str, Any] = {
@@ -27,7 +27,7 @@ RESULTS: dict[str, Any] = {
     "start_now": None,
 }
 """Every operation, and what it answers."""
-KINDS: dict[str, type[SlurmError]] = {kind.__name__: kind for kind in (Unavailable, Refused, Unreadable)}
+KINDS: dict[str, type[SlurmError]] = {kind.__name__: kind for kind in (Unavailable, Unanswered, Refused, Unreadable)}
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from ftsup import proc
-from ftsup.errors import Refused, SlurmError, Unavailable, Unreadable
+from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
 from ftsup.ports import Job, JobState, Node, Partition
 from ftsup.slurm import hostlist, jobs
 
@@ -63,6 +63,21 @@ NO_ANSWER: tuple[tuple[str, str], ...] = (  # words of a failed command, lower c
     ("rate limit exceeded", _CONTROLLER),
     ("incompatible versions of client and server", "the cluster is being upgraded, or this host's Slurm is another version"),
 )
+NEVER_ASKED = (
+    "unable to contact slurm controller",
+    "connection refused",
+    "no route to host",
+    "munge encode failed",
+    "could not establish a configuration source",
+    "unable to process configuration file",
+    "in standby mode",
+    "slurm temporarily unable to accept job",
+    "rate limit exceeded",
+    "incompatible versions of client and server",
+    "no such file or directory",
+    "permission denied",
+)
+"""Words of a failed sbatch after which no job is in the queue; after all others one may be."""
 _NO_SUCH_JOB = re.compile(r"(?:\w+ error: )?Invalid job id specified|Job [\d_]+ not found", re.IGNORECASE)
 _OVER = re.compile(r".*(?:Invalid job id specified|already completing or completed)", re.IGNORECASE)
 _PREFIX = re.compile(r"^(?:sbatch|scontrol|scancel): (?:(?:error|fatal|warning): )?")
@@ -84,9 +99,14 @@ class Commands:
         self._environ = scrubbed(environ)
 
     def submit(self, script: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False) -> str:
-        """The job id. After Unavailable the job may still be in the queue: look before another try."""
+        """The job id. After Unanswered or Unreadable the job may be in the queue."""
         how = "--test-only" if test_only else "--parsable"
-        done = self._call(["sbatch", how, *args, str(script.absolute())], env=self._environ if env is None else scrubbed(env))
+        try:
+            done = self._call(["sbatch", how, *args, str(script.absolute())], env=self._environ if env is None else scrubbed(env))
+        except Unavailable as error:
+            if any(words in error.message.lower() for words in NEVER_ASKED):
+                raise
+            raise Unanswered(error.message, hint=error.hint) from error
         return _sentence(done.err or done.out) if test_only else jobs.parse_submitted(done.out)
 
     def show(self, job_id: str) -> Job:

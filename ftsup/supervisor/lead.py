@@ -41,6 +41,7 @@ from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.leaderlink import LeaderLink
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
 from ftsup.supervisor.notices import Notices, follow
+from ftsup.supervisor.requests import continuation
 from ftsup.supervisor.teller import Teller
 
 MIRROR_S = 10.0
@@ -153,11 +154,20 @@ class Lead:
             nodes=grant.nodes,
             address=self.link.addresses[0],
         )
-        self._take([replace(started, t=self.clock.now())], self.clock.now())
+        now = self.clock.now()
+        self._take([*(replace(event, t=now) for event in self._continued()), replace(started, t=now)], now)
+        self.clerk.ask("add_line", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=grant.job)
         while not self._may_go():
             self._turn(self.loop.wait(self._sources(), until_t=self._until()))
         self._close()
         return self.quit or 0
+
+    def _continued(self) -> list[ev.Continued]:
+        """`ftsup submit --continue`, where the log does not have it yet."""
+        found = continuation(self.run_dir.continued)
+        if found is None or found.n <= self.state.continued:
+            return []
+        return [ev.Continued(n=found.n, who=found.who, wall=found.wall, changed=found.changed)]
 
     def _close(self) -> None:
         self.calls.end()

@@ -32,6 +32,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     avoid: tuple[str, ...] = ()
 
 
+class Continuation(msgspec.Struct, frozen=True, kw_only=True):
+    """`continued.json`: what `ftsup submit --continue` leaves for the leader of the next job."""
+
+    n: int
+    who: str = ""
+    wall: str = ""
+    changed: tuple[str, ...] = ()
+
+
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """One request, with the name of its file. A mark that stays (a cancelled or a paused run) has none."""
 
@@ -70,6 +79,14 @@ def look(folder: Path, *, known: Collection[str] = ()) -> Look:
         return Look(found=tuple(found), strange=tuple(strange))
     finally:
         os.close(fd)
+
+
+def continuation(path: Path) -> Continuation | None:
+    """None: it never was continued."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Continuation)
+    except FileNotFoundError:
+        return None
 
 
 def marks(*, cancelled: str = "", paused: str = "") -> tuple[Found, ...]:
