@@ -77,25 +77,30 @@ def under_way(now: Now, *, saving: Saving | None, epoch: str, trains: bool, at: 
     written = parsed(now.wall) or at
     ahead = now.ahead
     if stage is At.BACK_OFF and ahead.until_s is not None:
-        return f"the next attempt begins {_when(written + timedelta(seconds=ahead.until_s), at)} (back-off)"
+        return f"the next attempt begins {_when(written, ahead.until_s, at)} (back-off)"
     if stage is not None and stage is not At.RUN and stage in _ACTS:
         return _ACTS[stage].format(now.epoch if stage is At.PICK else names(ahead.waiting) or "the nodes")
     if not trains:
         return _ACTS[At.RUN].format(epoch or now.epoch)
     due = [str(saving)] if saving else []
     if ahead.save_s is not None and not saving:
-        due.append(f"a save is asked for {_when(written + timedelta(seconds=ahead.save_s), at)}")
+        due.append(f"a save is asked for {_when(written, ahead.save_s, at)}")
     if ahead.end_s is not None:
-        due.append(f"requeue before the time limit {_when(written + timedelta(seconds=ahead.end_s), at)}")
+        due.append(f"requeue before the time limit {_when(written, ahead.end_s, at)}")
     return "; ".join(due) or "training goes on to its end"
 
 
-def _when(when: datetime, now: datetime) -> str:
+def _when(told: datetime, after_s: float, now: datetime) -> str:
     """`in 12 min`, or `at 14:32`, or with the day where it is not today."""
-    ahead_s = (when - now).total_seconds()
+    ahead_s = (told - now).total_seconds() + after_s
     if ahead_s < 1.0:
         return "now"
-    return f"in {to_the_minute(ahead_s)}" if ahead_s < SOON_S else f"at {clock(when, now=now)}"
+    if ahead_s < SOON_S:
+        return f"in {to_the_minute(ahead_s)}"
+    try:
+        return f"at {clock(now + timedelta(seconds=ahead_s), now=now)}"
+    except OverflowError:  # behind the end of the calendar: whoever wrote this was no leader
+        return "some day"
 
 
 def _order(epoch: str) -> tuple[int, ...]:

@@ -58,6 +58,7 @@ def now_at(**ahead_s: float) -> Now:
         (now_at(save_s=0.2), "a save is asked for now"),
         (now_at(end_s=41280), "requeue before the time limit at 14:32"),
         (now_at(end_s=86400 + 41280), "requeue before the time limit at 2026-01-03 14:32"),
+        (now_at(end_s=1e300), "requeue before the time limit some day"),
         (now_at(), "training goes on to its end"),
     ],
 )
