@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftsup.errors import Refused, SlurmError, Unavailable, Unreadable
+from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
 from ftsup.ports import JobState
 from ftsup.proc import Done
 from ftsup.slurm.commands import NO_ANSWER, Commands, backoff_s, failure, retried
@@ -120,6 +120,26 @@ def test_a_refusal_carries_slurms_words():
     with pytest.raises(Refused, match="invalid partition specified: x; Batch job submission failed: Bad") as caught:
         slurm.submit(Path("/run/job.sh"))
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "outcome, lost",
+    [
+        ({"code": None, "why": "timed out after 30 s"}, True),
+        ({"code": -9}, True),
+        ({"code": 1, "err": "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"}, True),
+        ({"code": 1, "err": "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received"}, True),
+        ({"code": 1, "err": "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"}, False),
+        ({"code": 1, "err": "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"}, False),
+        ({"code": None, "why": "sbatch: No such file or directory"}, False),
+    ],
+)
+def test_a_submission_whose_answer_was_lost_is_told_from_one_that_never_was(outcome, lost):
+    _, slurm = asked(outcome)
+    with pytest.raises(Unavailable) as caught:
+        slurm.submit(Path("/run/job.sh"))
+    assert isinstance(caught.value, Unanswered) is lost
+    assert caught.value.exit_code == 75
 
 
 def test_a_missing_command_says_what_to_do():
