@@ -6,7 +6,6 @@ import difflib
 import os
 import pwd
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -15,8 +14,8 @@ import msgspec
 from ftsup.checkpoint.entries import Entry, entries
 from ftsup.checkpoint.formats import dcp
 from ftsup.checkpoint.home import Home
-from ftsup.checkpoint.owner import Life, Owner, alive, objection, read_owner
-from ftsup.cli import cluster
+from ftsup.checkpoint.owner import Owner, objection, read_owner
+from ftsup.cli.owners import life_of
 from ftsup.cli.ports import Ports
 from ftsup.config import load
 from ftsup.errors import Busy, CheckpointError, ConfigError, Missing, RunError
@@ -159,16 +158,6 @@ def free(disk: Disk, found: Where, *, ports: Ports, force: bool) -> None:
     refused = owned(disk, found, ports=ports)
     if refused:
         raise Busy(f"{found.shown}: {refused}", hint="a run seals and keeps its checkpoints itself; --force goes on although it may live")
-
-
-def life_of(owner: Owner, *, ports: Ports) -> Life:
-    """Whether the run that owns the directory is over: by Slurm's word; where Slurm is silent, by the run's own."""
-    run = RunDir(Path(owner.folder))
-    life = alive(owner, ports.slurm(cluster.of_run(run).environ(ports.environ)))
-    if life is Life.UNKNOWN:
-        with suppress(RunError, OSError):
-            return Life.OVER if runs.read(run).story.stage.over else life
-    return life
 
 
 def resumed_from(owner: Owner | None, found: Where) -> frozenset[str]:

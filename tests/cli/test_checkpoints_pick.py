@@ -21,7 +21,7 @@ from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.keep import pins
 from ftsup.checkpoint.owner import read_owner
 from ftsup.checkpoint.survey import Row, Standing
-from ftsup.cli.checkpointdir import life_of
+from ftsup.cli.owners import life_of
 from ftsup.ports import JobState
 from tests.checkpoint.disks import fails
 from tests.checkpoint.folders import saved, tear

@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ftsup.checkpoint.disk import RealDisk
+from ftsup.checkpoint.home import Home
+from ftsup.checkpoint.owner import Life, Owner, claim
 from ftsup.cli.ports import Ports
 from ftsup.cli.submit import render, submit
 from ftsup.config import from_json
-from ftsup.errors import ConfigError, Refused, Unavailable
+from ftsup.errors import Busy, ConfigError, Refused, Unavailable
 from ftsup.ports import JobState
 from ftsup.rundir import RunDir
 from ftsup.slurm.fake import FakeSlurm
@@ -174,6 +177,31 @@ def test_force_takes_the_checkpoints_of_another_run(world, words, force):
     world.submit(*words)
     (config,) = (world.home / "ftsup-runs" / "demo").glob("*/config.json")
     assert from_json(config.read_bytes()).checkpoint.force is force
+
+
+def test_checkpoints_of_a_run_that_is_alive_are_refused_before_the_queue(world):
+    world.submit()
+    disk, home = RealDisk(), Home(world.home / "ckpt")
+    home.folder.mkdir()
+    us = Owner(run=world.run.id, job="1", folder=str(world.run.root))
+    claim(disk, home, us, life=lambda owner: Life.OVER)
+    before = world.files()
+    refused = world.submit(fails=True)
+    assert isinstance(refused, Busy)
+    assert f"belong to run {world.run.id}" in refused.message
+    assert "--force" in refused.hint
+    assert world.files() == before
+    world.submit("--force")
+    world.slurm.cancel("1")
+    world.submit()
+    assert len(list((world.home / "ftsup-runs" / "demo").iterdir())) == 3
+
+
+def test_checkpoints_of_which_nobody_can_say_whose_they_are_do_not_keep_a_job_from_the_queue(world):
+    owner = Home(world.home / "ckpt").owner / "owner.json"
+    owner.parent.mkdir(parents=True)
+    owner.write_text("torn")
+    world.submit()
 
 
 def test_dry_run_prints_the_script_and_checks_and_leaves_nothing(world):
