@@ -237,12 +237,10 @@ class Clerk(Generic[T]):
         return found
 
     def _absence(self) -> str:
-        """Why nothing is begun. Of work that keeps the clerk busy, its own end tells."""
+        """Why nothing is begun. Nobody is told: whatever keeps the clerk busy tells by its own end, and why there is none was told."""
         if self._busy:
             return "the clerk is busy"
-        why = "too many of them hang with their disk" if not self._room() else "none is there"
-        self._note("clerk", why, kind=_HANGS)
-        return f"clerk: {why}"
+        return "there is no clerk now" if self._room() else f"{_ABANDONED_MAX} clerks hang with their disk"
 
     def _take_back(self) -> bool:
         """Whether a request was with the clerk that is gone."""

@@ -49,7 +49,7 @@ LEAVE_S = 5.0
 """The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
 TOLD_LEAVE_S = 2.0
 """The same where we were told to end: KillWait runs."""
-TOLD_KILL_S = 3.0
+TOLD_KILL_S = 2.0
 """What does not die of SIGKILL then (a rank in a write to a disk that hangs) is the kernel's, and Slurm's to wait for."""
 LOGS_S = 1.0
 SEE_S = 1.0
