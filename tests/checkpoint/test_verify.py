@@ -10,6 +10,8 @@ import pytest
 
 from ftsup.checkpoint.disk import RealDisk
 from ftsup.checkpoint.entries import manifest_of
+from ftsup.checkpoint.formats import zips
+from ftsup.checkpoint.formats.kind import Kind, Span
 from ftsup.checkpoint.formats.table import recognise
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.manifest import BLOCK_BYTES, decode
@@ -19,7 +21,7 @@ from ftsup.checkpoint.verify import glance, verify
 from ftsup.errors import Damaged
 from tests.checkpoint.folders import flip, save, saved, sealed
 
-KINDS = ["zip.pt", "legacy.pt", "dcp", "model.safetensors", "any"]
+KINDS = ["zip.pt", "legacy.pt", "dcp", "dcp-safetensors", "model.safetensors", "sharded", "any"]
 
 
 @pytest.fixture
@@ -29,7 +31,11 @@ def two(originals, tmp_path):
     def make(kind):
         for step in (1, 2):
             path = tmp_path / f"step{step}-{kind}"
-            if kind == "any":
+            if kind == "sharded":
+                from tests.checkpoint import samples  # noqa: PLC0415 - takes a second
+
+                samples.make_sharded(path)
+            elif kind == "any":
                 path.mkdir()
                 (path / "part-0").write_bytes(os.urandom(3000))
                 (path / "DONE").write_bytes(b"yes\n")
@@ -42,15 +48,17 @@ def two(originals, tmp_path):
 
 
 def places(path):
-    """Every file, and in each a byte of each region that its kind knows, and some more."""
+    """Every file, and in each a byte of each region that its kind knows."""
     disk, chance = RealDisk(), random.Random(5)
     format_ = recognise(disk, path)
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     for file in files:
         name = file.relative_to(path).as_posix() if file != path else ""
         size = file.stat().st_size
-        if format_.kind.value in {"directory", "file"}:
+        if format_.kind in {Kind.DIRECTORY, Kind.FILE}:
             offsets = {0, size - 1}
+        elif format_.kind is Kind.TORCH_ZIP:
+            offsets = set(zip_regions(file).values())
         else:
             regions, offsets = set(), set()
             for offset in chance.sample(range(size), min(size, 25)):
@@ -59,6 +67,50 @@ def places(path):
                     regions.add(region)
                     offsets.add(offset)
         yield from ((file, name, offset) for offset in sorted(offsets))
+
+
+def zip_regions(path):
+    """In the middle of the first record that a tensor lies in, of its header and padding, of the pickle, of the zip's directory."""
+    with path.open("rb") as file:
+        span = Span(file, begin=0, size=path.stat().st_size)
+        pieces = [piece for piece in zips.pieces(span, zips.layout(span)) if piece.end > piece.begin]
+    wanted = ["zip header of data/0", "padding before data/0", "data/0", "zip descriptor of data/0", "data.pkl", "version", "zip directory"]
+    found = {piece.region: (piece.begin + piece.end) // 2 for piece in pieces if piece.region in wanted}
+    assert set(found) == set(wanted)
+    return found
+
+
+def test_what_a_kind_knows_of_a_damaged_block_is_told(two):
+    """Of a torch.save file exactly what is hit: its CRC-32 sums and its zip directory tell it."""
+    path = two("zip.pt")
+    manifest = manifest_of(RealDisk(), Home(path.parent), path.name)
+    said = {}
+    for region, offset in zip_regions(path).items():
+        flip(path, offset)
+        (damage,) = verify(RealDisk(), path, manifest).damages
+        said[region] = str(damage).removeprefix("the file, block 0 (at byte 0): other bytes than were sealed ")
+        flip(path, offset)
+    assert said["data/0"].startswith("(CRC-32 of data/0 is ")
+    assert said["data/0"].endswith(", in model.0.weight")
+    assert said["zip header of data/0"] == "(the zip header of data/0 is not what the directory says)"
+    assert said["padding before data/0"] == "(the padding before data/0 is damaged)"
+    assert said["zip descriptor of data/0"] == "(the zip descriptor of data/0 is not what the directory says)"
+    assert said["data.pkl"].startswith("(CRC-32 of data.pkl is ")
+    assert said["version"].startswith("(CRC-32 of version is ")
+    assert "its directory" in said["zip directory"]
+
+
+def test_the_index_and_the_shards_of_a_model_are_told_by_file_and_tensor(two):
+    path = two("sharded")
+    manifest = manifest_of(RealDisk(), Home(path.parent), path.name)
+    shards = sorted(path.glob("*.safetensors"))
+    assert len(shards) >= 3
+    for file in [*shards, next(path.glob("*.index.json"))]:
+        flip(file, file.stat().st_size - 5)
+        (damage,) = verify(RealDisk(), path, manifest).damages
+        assert damage.file == file.name
+        assert ("layers." in damage.tensor) if file in shards else f"its index {file.name} is damaged" in damage.what
+        flip(file, file.stat().st_size - 5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

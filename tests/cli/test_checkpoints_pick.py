@@ -24,7 +24,7 @@ from ftsup.checkpoint.survey import Row, Standing
 from ftsup.cli.owners import life_of
 from ftsup.ports import JobState
 from tests.checkpoint.disks import fails
-from tests.checkpoint.folders import saved, tear
+from tests.checkpoint.folders import contents, saved, tear
 from tests.cli.checkpointing import Desk, rot
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +102,24 @@ def test_pick_without_a_good_one_exits_with_1_and_prints_nothing(desk):
     assert "were whole once and are damaged" in result.stderr
     assert "hint: nothing was moved or deleted" in result.stderr
     assert (desk.folder / "step-100.pt").exists()
+
+
+def test_several_damaged_in_a_row_are_passed_over_and_when_all_are_nothing_is_lost(desk):
+    desk.save(*range(100, 700, 100))
+    for step in (400, 500, 600):
+        rot(desk.folder / f"step-{step}.pt", 300)
+    result = desk.type("pick", "ck")
+    assert (result.exit_code, result.stdout) == (0, f"{desk.folder}/step-300.pt\n")
+    assert result.stderr.count("damaged: the file, block 0") == 3
+    assert sorted(path.name for path in (desk.folder / ".ftsup/quarantine").iterdir()) == [f"step-{step}.pt.1" for step in (400, 500, 600)]
+    for step in (100, 200, 300):
+        rot(desk.folder / f"step-{step}.pt", 300)
+    before = contents(desk.folder)
+    result = desk.type("pick", "ck")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "3 of the 3 checkpoints in" in result.stderr
+    assert "hint: nothing was moved or deleted; move them away to start from the beginning" in result.stderr
+    assert contents(desk.folder) == before | {".ftsup/attempt.json": contents(desk.folder)[".ftsup/attempt.json"]}
 
 
 def test_a_name_that_is_not_utf8_is_passed_over(desk):

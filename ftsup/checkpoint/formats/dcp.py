@@ -86,13 +86,17 @@ def locate(disk: Disk, path: Path, file: str, where: range) -> tuple[Place, ...]
     """The items that these bytes belong to."""
     if file.endswith(METADATA):
         return (Place(region=METADATA),)
-    places = []
+    places: list[Place] = []
     for metadata in _metadata(disk, path):
         try:
             items = _by_file(_read(disk, path, metadata)).get(file, [])
         except (Torn, pickles.Unread):
             continue
         with disk.open(path / file) as opened:
+            blob = _blob(disk, path / file, opened, items)
+            if blob is not None:
+                places += safetensors.places(blob, range(where.start - blob.begin, where.stop - blob.begin))
+                items = _beside(items, blob)
             places += [_place(opened, item, where) for item in items if _touches(item, where)]
     return tuple(places)
 
@@ -138,6 +142,20 @@ def _blob_at(items: list[pickles.Item]) -> int | None:
     return offsets[0] if len(offsets) > 1 and len(set(offsets)) == 1 else None
 
 
+def _blob(disk: Disk, path: Path, opened: BinaryIO, items: list[pickles.Item]) -> Span | None:
+    """That blob, where it looks like one."""
+    at, facts = _blob_at(items), disk.look(path)
+    if at is None or facts is None:
+        return None
+    span = Span(opened, begin=at, size=max(facts.size_bytes - at, 0))
+    return span if safetensors.looks_like(span) else None
+
+
+def _beside(items: list[pickles.Item], blob: Span) -> list[pickles.Item]:
+    """The items that do not lie in it."""
+    return [item for item in items if item.offset != blob.begin or item.kind != TENSOR]
+
+
 def _blob_end(disk: Disk, path: Path, at: int) -> int:
     """The end of the blob by its own header; where it is not there, the first length that is too long."""
     facts = disk.look(path)
@@ -168,13 +186,13 @@ def _check_file(disk: Disk, path: Path, file: str, items: list[pickles.Item]) ->
         return [Problem(file=file, what="it is missing")], set()
     problems: list[Problem] = []
     blind: set[str] = set()
-    blob = _blob_at(items)
     with disk.open(path / file) as opened:
         whole = Span(opened, begin=0, size=facts.size_bytes)
-        if blob is not None and safetensors.looks_like(whole.part(blob, whole.size)):
+        blob = _blob(disk, path / file, opened, items)
+        if blob is not None:
             blind.add(safetensors.BLIND)
-            problems += _check_blob(whole.part(blob, whole.size), file)
-            items = [item for item in items if item.offset != blob or item.kind != TENSOR]
+            problems += _check_blob(blob, file)
+            items = _beside(items, blob)
         for item in items:
             if item.offset + item.length > whole.size:
                 what = f"it has {whole.size} bytes, {item.offset + item.length} needed for {item.name}"

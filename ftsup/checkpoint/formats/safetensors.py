@@ -150,8 +150,15 @@ def locate(disk: Disk, path: Path, file: str, where: range) -> tuple[Place, ...]
     """The tensors that these bytes belong to."""
     if file.endswith(INDEX_SUFFIX):
         return (Place(region="index"),)
+    facts = disk.look(path / file)
+    with disk.open(path / file) as opened:
+        return places(Span(opened, begin=0, size=facts.size_bytes if facts else 0), where)
+
+
+def places(span: Span, where: range) -> tuple[Place, ...]:
+    """The tensors that these bytes of it belong to."""
     try:
-        stored = _tensors(disk, path / file)
+        stored = header(span)
     except Torn:
         return (Place(region="header"),) if where.start < _LENGTH_BYTES else ()
     begin = min((tensor.begin for tensor in stored), default=where.stop)
