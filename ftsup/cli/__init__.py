@@ -10,8 +10,10 @@ import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from ftsup.cli.group import Group
 from ftsup.errors import Exit, FtsupError
@@ -36,11 +38,14 @@ COMMANDS = {
     "clean": ("ftsup.cli.clean", "clean", "Remove the logs and incidents of old runs."),
     "config": ("ftsup.cli.config", "config", "Check and explain configurations."),
     "demo": ("ftsup.cli.demo", "demo", "Watch a run survive faults on this machine."),
+    "completion": ("ftsup.cli.completion", "completion", "Print what makes TAB complete commands, runs and files."),
     "mock": ("ftsup.cli.mock", "mock", "A Slurm for one machine."),
     "lead": ("ftsup.cli.lead", "lead", "The leader; the batch script starts it."),
     "node": ("ftsup.cli.lead", "node", "The node supervisor; the leader starts it."),
 }
 """Name -> (module, attribute, short help)."""
+INTERNAL = {"lead", "node"}
+"""Nobody types these."""
 
 
 class _Lazy(Group):
@@ -56,6 +61,11 @@ class _Lazy(Group):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        """TAB after `ftsup`: from the table, without importing what is proposed."""
+        names = [name for name in COMMANDS if name.startswith(incomplete) and name not in INTERNAL]
+        return [CompletionItem(name, help=COMMANDS[name][2]) for name in names] + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         with formatter.section("Commands"):

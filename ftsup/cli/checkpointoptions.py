@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 import click
 
 from ftsup.checkpoint.trouble import told
+from ftsup.cli import complete
 from ftsup.cli.checkpointdir import Given
 from ftsup.errors import CheckpointError
 
@@ -21,7 +22,7 @@ def dir_argument(*, names: bool) -> Callable[[Callable[..., R]], Callable[..., R
     """What every command takes: DIR or --config, and how checkpoints are known."""
 
     def decorate(command: Callable[..., R]) -> Callable[..., R]:
-        @click.argument("args", nargs=-1, metavar="DIR [NAME]..." if names else "DIR")
+        @click.argument("args", nargs=-1, metavar="DIR [NAME]..." if names else "DIR", shell_complete=complete.checkpoints)
         @click.option(
             "--config", type=click.Path(path_type=Path), metavar="FILE", help="Take checkpoint.dir, pattern, complete and keep from it."
         )

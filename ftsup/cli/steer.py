@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from ftsup.cli import asking, cluster, steercheck
+from ftsup.cli import asking, cluster, complete, steercheck
 from ftsup.cli.group import examples
 from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
@@ -97,7 +97,9 @@ def restart(ports: Ports, run: str | None, runs_dir: Path, from_step: int | None
 
 @click.command(epilog=examples("ftsup requeue", "ftsup requeue demo --avoid n12 --avoid n13"))
 @run_argument
-@click.option("--avoid", multiple=True, metavar="NODE", help="Keep this node out from now on. May be repeated.")
+@click.option(
+    "--avoid", multiple=True, metavar="NODE", shell_complete=complete.nodes, help="Keep this node out from now on. May be repeated."
+)
 @runs_dir_option
 @with_ports
 def requeue(ports: Ports, run: str | None, runs_dir: Path, avoid: tuple[str, ...]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ftsup.cli import cluster
+from ftsup.cli import cluster, complete
 from ftsup.cli.cluster import Cluster, Kind
 from ftsup.cli.group import Choice, examples
 from ftsup.cli.newrun import check_script, new_run, placed, run_dir, script_of, submit_run
@@ -46,7 +46,7 @@ cluster_option = click.option(
         "ftsup submit --continue demo  # a run that was stopped or paused",
     ),
 )
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=click.Path(path_type=Path), required=False, shell_complete=complete.yaml_files)
 @set_option
 @cluster_option
 @click.option(
@@ -57,7 +57,11 @@ cluster_option = click.option(
 )
 @click.option("--force", is_flag=True, help="Take the directory of checkpoints even from another run that is alive.")
 @click.option(
-    "--continue", "continued", metavar="RUN", help="Go on with RUN, which has ended, in a new job: same history, same checkpoints."
+    "--continue",
+    "continued",
+    metavar="RUN",
+    shell_complete=complete.runs,
+    help="Go on with RUN, which has ended, in a new job: same history, same checkpoints.",
 )
 @runs_dir_option
 @with_ports

@@ -15,8 +15,6 @@ from ftsup import cli
 from ftsup.cli.group import Choice
 
 WIDTH = 80
-INTERNAL = {"lead", "node"}
-"""Started by the batch script and by srun, never by people."""
 
 
 def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -27,7 +25,7 @@ def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[
 
 def everything() -> list[tuple[tuple[str, ...], click.Command]]:
     commands = {name: getattr(importlib.import_module(module), attribute) for name, (module, attribute, _) in cli.COMMANDS.items()}
-    return [found for name, command in commands.items() if name not in INTERNAL for found in walk(command, (name,))]
+    return [found for name, command in commands.items() if name not in cli.INTERNAL for found in walk(command, (name,))]
 
 
 COMMANDS = everything()
@@ -42,9 +40,9 @@ def shown(path: tuple[str, ...]) -> str:
 
 def commands_in(text: str) -> list[list[str]]:
     """The words of every `ftsup ...` below Examples, without its comment."""
-    lines = text.partition("Examples:")[2].splitlines()
-    calls = [found[1] or found[2] for line in lines for found in re.finditer(r"\$\((ftsup [^)]*)\)|^ *(ftsup [^|>]*)", line)]
-    return [shlex.split(call, comments=True) for call in calls]
+    lines = [line.partition("  #")[0] for line in text.partition("Examples:")[2].splitlines()]
+    calls = [call for line in lines for call in re.findall(r"(?:^ *|\$\(|&& )(ftsup [^|>&)]*)", line)]
+    return [shlex.split(call) for call in calls]
 
 
 @each_command
