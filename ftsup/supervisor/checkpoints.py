@@ -7,6 +7,7 @@ beside training only; an incident ends it, and whoever picks then is a fresh pro
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ftsup.policy.state import Stage, State
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.keepwords import Chosen, Me, Pass, PickAsk, SealAsk
 from ftsup.supervisor.loop import soonest
+from ftsup.worker.beatfile import Phase
 
 TOLD = 5
 """Progress of a pick is told so often within its limit."""
@@ -46,6 +48,7 @@ class Checkpoints:
         self._sealed = False
         """This keeper has been asked to seal: it is nice for good."""
         self._due_t = now
+        self._saving = False
         self._reached = False
         """A pick has read there."""
         self._found: tuple[str, ...] | None = None
@@ -168,6 +171,12 @@ class Checkpoints:
     def saved(self) -> None:
         """The training has saved: look at once."""
         self._due_t = self._now
+
+    def saving(self, phases: AbstractSet[str]) -> None:
+        """What the ranks are in now: when none saves any more, there may be a new one, said or not."""
+        was, self._saving = self._saving, Phase.CHECKPOINT.name.lower() in phases
+        if was and not self._saving:
+            self.saved()
 
     def look(self, state: State, now: float) -> None:
         """Seal what is whole by now, while it trains."""

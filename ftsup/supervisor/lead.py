@@ -328,6 +328,7 @@ class Lead:
             self.link.ask_counters()
         if now - self.status_t >= STATUS_S:
             self.status_t, self.counted = now, False
+            self.checkpoints.saving({counter.phase for counters in self.link.counters.values() for counter in counters})
             self.clerk.ask("write", now=now, limit_s=30.0, then=nothing, path=str(self.run_dir.status), text=self._status().decode())
 
     def _status(self) -> bytes:

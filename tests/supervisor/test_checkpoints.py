@@ -105,6 +105,24 @@ def test_a_save_that_is_seen_is_looked_at_at_once(desk):
     assert desk.now - begun < 30.0
 
 
+def test_a_save_of_which_only_the_phase_was_seen_is_looked_for_when_it_is_over(desk):
+    write(desk.folder, 10)
+    desk.wait(ev.Sealed)
+    for _ in range(50):
+        desk.turn()
+        desk.ours.take(desk.now)
+    for phases in ({"step"}, {"step", "checkpoint"}, {"checkpoint"}):
+        desk.ours.saving(phases)
+    write(desk.folder, 20)
+    for _ in range(20):
+        desk.turn()
+        assert desk.ours.take(desk.now) == [], "the next look is poll away"
+    begun = desk.now
+    desk.ours.saving({"step"})
+    assert desk.wait(ev.Sealed)[-1].name == "step020.safetensors"
+    assert desk.now - begun < 10.0
+
+
 def test_an_incident_ends_the_sealing_and_the_pick_is_done_by_another_process(desk):
     write(desk.folder, 10, size=3_000_000)
     slow = Checkpoints(
