@@ -52,6 +52,12 @@ def entries(disk: Disk, home: Home, *, pattern: str) -> list[Entry]:
     return sorted(found, key=lambda entry: (entry.step is not None, entry.step or 0, entry.epoch, entry.time_ns, entry.name), reverse=True)
 
 
+def step_in(name: str, *, pattern: str) -> int | None:
+    """What the name alone says; None: nothing, or it does not match."""
+    match = _regex(pattern).fullmatch(name)
+    return _step(match, name) if match else None
+
+
 def is_temporary(name: str) -> bool:
     """Hidden, or the name that a file has while it is written."""
     return any(_TEMPORARY.search(part) for part in name.split("/"))

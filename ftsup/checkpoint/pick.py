@@ -17,7 +17,7 @@ import msgspec
 from ftsup.checkpoint.attempts import Began, ending
 from ftsup.checkpoint.digests import Each, nothing
 from ftsup.checkpoint.disk import MEDIA
-from ftsup.checkpoint.entries import Entry, entries, manifest_of
+from ftsup.checkpoint.entries import Entry, entries, manifest_of, step_in
 from ftsup.checkpoint.formats import table
 from ftsup.checkpoint.formats.kind import Report, Whole
 from ftsup.checkpoint.home import Home
@@ -129,7 +129,7 @@ def pick(
     """
     home = Home(folder)
     notes = _tidy(disk, home) if ask.act else []
-    candidates = entries(disk, home, pattern=ask.pattern)
+    candidates = _listed(disk, home, ask, again=again)
     signs, began = ending(disk, home, candidates, epoch=ask.epoch, ended=ask.ended, act=ask.act)
     noted(began)
     seen: list[Seen] = []
@@ -265,6 +265,16 @@ def _tidy(disk: Disk, home: Home) -> list[str]:
     return []
 
 
+def _listed(disk: Disk, home: Home, ask: Ask, *, again: Callable[[], bool]) -> list[Entry]:
+    """What is there. A slow NFS may show the name of a new one late: whoever knows that it was sealed waits for it."""
+    while True:
+        found = entries(disk, home, pattern=ask.pattern)
+        newest = max((entry.step for entry in found if entry.step is not None), default=-1)
+        unseen = [name for name in ask.sealed if (step_in(name, pattern=ask.pattern) or -1) > newest]
+        if not unseen or not again():
+            return found
+
+
 def _gone(disk: Disk, home: Home, taken: Entry, candidates: list[Entry]) -> list[str]:
     """Newer ones that were sealed and are not there any more."""
     there = {entry.name for entry in candidates}
@@ -297,6 +307,11 @@ def _nothing(home: Home, ask: Ask, seen: list[Seen], notes: list[str]) -> Picked
             f"{broken} of the {len(seen)} checkpoints in {home.folder} were whole once and are damaged, and no other is whole"
             f"{_told(seen, notes)}",
             hint="nothing was moved or deleted; move them away to start from the beginning",
+        )
+    if ask.sealed and not seen:
+        raise Damaged(
+            f"{home.folder}: this run has sealed {len(ask.sealed)} checkpoints there, {ask.sealed[-1]} the last, and none is to be seen",
+            hint="bring them back; a new run (ftsup submit) starts from the beginning",
         )
     where = f"{home.folder} has no checkpoint that matches {ask.pattern}" if not seen else f"no checkpoint in {home.folder} can be used"
     return Picked(path=None, why=f"{where}: from the beginning{_told(seen, notes)}", seen=tuple(seen))

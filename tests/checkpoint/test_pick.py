@@ -53,6 +53,43 @@ def test_a_hole_before_the_directory_is_seen(tmp_path):
     assert pick(tmp_path, pattern="*.pt").step == 1
 
 
+def test_a_sealed_one_whose_name_is_seen_late_is_waited_for(tmp_path):
+    for step in (1, 2):
+        newest = save(tmp_path / f"step{step}.pt")
+        sealed(tmp_path, newest.name)
+    newest.rename(tmp_path / "away")
+    tries = []
+
+    def again():
+        tries.append(1)
+        if len(tries) == 3:
+            (tmp_path / "away").rename(newest)
+        return len(tries) < 5
+
+    ask = Ask(pattern="step*", sealed=("step1.pt", "step2.pt"))
+    assert pick_from(RealDisk(), tmp_path, ask, again=again).step == 2
+    assert len(tries) == 3
+    newest.rename(tmp_path / "away")
+    tries += [1]
+    picked = pick_from(RealDisk(), tmp_path, ask, again=again)
+    assert "step2.pt: sealed, and not there any more" in picked.why
+    assert len(tries) == 5, "it is said, once the wait is over"
+
+
+def test_older_ones_that_the_script_removed_are_not_waited_for(tmp_path):
+    for step in (1, 2):
+        save(tmp_path / f"step{step}.pt")
+        sealed(tmp_path, f"step{step}.pt")
+    (tmp_path / "step1.pt").unlink()
+    ask = Ask(pattern="step*", sealed=("step1.pt", "step2.pt"))
+    assert pick_from(RealDisk(), tmp_path, ask, again=lambda: pytest.fail("waits")).step == 2
+
+
+def test_all_that_was_sealed_is_gone_is_no_beginning(tmp_path):
+    with pytest.raises(Damaged, match=r"this run has sealed 2 checkpoints there, step2\.pt the last, and none is to be seen"):
+        pick(tmp_path, pattern="step*", sealed=("step1.pt", "step2.pt"))
+
+
 def test_nothing_there_is_the_beginning(tmp_path):
     picked = pick(tmp_path / "missing", pattern="*.pt")
     assert picked.path is None
