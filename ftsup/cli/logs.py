@@ -14,6 +14,7 @@ from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import RunError
 from ftsup.events import Epoch
+from ftsup.nearest import did_you_mean
 from ftsup.report import runs, tails
 from ftsup.report.follow import Follower
 from ftsup.report.runs import View
@@ -104,7 +105,8 @@ def _nothing(run: RunDir, choice: Choice, typed: str = "") -> str:
     if not nodes:
         return f"the ranks of {run.id} have printed nothing yet; the batch script's own output is in {run.root}/slurm-*.out"
     which = f"of {choice.node or 'any node'} in attempt {typed or choice.only or known[-1]}"
-    return f"no output {which}; there are attempts {_few(known)} and nodes {_few(nodes)}"
+    meant = did_you_mean(choice.node or "", [] if choice.node in nodes else nodes)
+    return f"no output {which}; {f'{meant} ' if meant else ''}there are attempts {_few(known)} and nodes {_few(nodes)}"
 
 
 def _few(names: Iterable[object], *, most: int = 12) -> str:

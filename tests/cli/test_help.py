@@ -92,6 +92,7 @@ def test_the_overview_has_a_line_a_command_in_80_columns():
         (["mock", "fault", "node-down", "mok2", "--state", "mock"], "did you mean mock2?"),
         (["checkpoints", "verify", "ckpt", "step-100.pt"], "did you mean step-1000.pt?"),
         (["status", "traing"], "did you mean training?"),
+        (["logs", "training", "--node", "gpu01"], "did you mean gpu1?"),
     ],
 )
 def test_a_slip_is_answered_with_what_was_meant(args, said, tmp_path, monkeypatch, capsys):
@@ -102,6 +103,8 @@ def test_a_slip_is_answered_with_what_was_meant(args, said, tmp_path, monkeypatc
     run = tmp_path / "ftsup-runs" / "training" / "20260102-030405-00aa"
     run.mkdir(parents=True)
     (run / "config.json").touch()
+    (run / "logs" / "1.1").mkdir(parents=True)
+    (run / "logs" / "1.1" / "gpu1.log").write_text("x\n")
     if "mock" in args:
         assert cli.main(["mock", "env", "--state", "mock"]) == 0
     assert cli.main(args) in {1, 2, 78}
