@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import pwd
 from collections.abc import Collection
@@ -19,6 +18,7 @@ from ftsup.cli.owners import life_of
 from ftsup.cli.ports import Ports
 from ftsup.config import load
 from ftsup.errors import Busy, CheckpointError, ConfigError, Missing, RunError
+from ftsup.nearest import did_you_mean
 from ftsup.ports import Disk, What
 from ftsup.report import runs
 from ftsup.report.words import one_line
@@ -117,8 +117,7 @@ def _unknown(disk: Disk, found: Where, name: str, known: Collection[str]) -> Ent
     if disk.look(found.home.folder / name) is not None:
         why = f"{said} is in {found.shown}, but does not match the pattern {found.pattern}, or its name is a temporary one"
         raise Missing(why, hint="--pattern GLOB says which entries are checkpoints")
-    near = difflib.get_close_matches(name, known, n=_NEAR, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"ftsup checkpoints list {found.shown} shows the names"
+    hint = did_you_mean(name, known, most=_NEAR) or f"ftsup checkpoints list {found.shown} shows the names"
     raise Missing(f"{found.shown} has no checkpoint {said}", hint=hint)
 
 
