@@ -181,7 +181,7 @@ def _checkpoints(flags: Flags, script: Script, *, ports: Ports, ask: Ask) -> dic
 def _slurm(flags: Flags, site: Site, *, ask: Ask) -> dict[str, Word]:
     best = site.best()
     guess = Word(value=best.partition.name, why="guessed: " + _praise(site)) if best and len(site.kinds) > 1 else Word(value=None)
-    partition = ask("Partition", guess, given=flags.partition) if site.kinds or flags.partition else guess
+    partition = ask("Partition", guess, given=flags.partition) if len(site.kinds) > 1 or flags.partition else guess
     kind = site.kind(str(partition.value)) if partition.value else best
     if partition.value and site.kinds and kind is None:
         known = [each.partition.name for each in site.kinds]

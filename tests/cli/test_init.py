@@ -399,6 +399,14 @@ def test_on_a_terminal_it_asks_and_enter_takes_the_proposal(world):
     assert "guessed: train.py:7 torch.save(...)" in text
 
 
+def test_of_a_cluster_with_one_partition_that_is_not_asked_but_of_several_it_is(world):
+    world.terminal = True
+    world.cluster().partition_list = [Partition(name="gpu", nodes=("n1",))]
+    assert "Partition" not in world.init("--script", "train.py", typed="\n" * 9).stderr
+    world.slurm.partition_list = [*world.slurm.partition_list, Partition(name="cpu", default=True)]
+    assert "Partition (guessed: it has GPUs) [gpu]" in world.init("--script", "train.py", "--force", typed="\n" * 9).stderr
+
+
 def test_yes_asks_nothing_and_neither_does_a_pipe(world):
     for world.terminal, args in ((True, ["--yes"]), (False, [])):
         assert "Name of the run" not in world.init("--script", "train.py", "--force", *args, typed="x\n" * 9).output
