@@ -185,7 +185,8 @@ def _warning(lines: Sequence[Line], story: Story, one: Struck) -> Outcome:
     resumed = picked[1].step or 0 if picked else 0
     if saves and picked and resumed < saved:
         problems.append(f"the save at step {saved} was not resumed from, but step {resumed} (steps replayed: {saved - resumed})")
-    made = f"{out.made}; resumed at step {resumed}: only what was done after the save is replayed" if picked and not problems else out.made
+    where = "there" if resumed == saved else f"at step {resumed}, which the script saved later still"
+    made = out.made if problems else f"{out.made}; resumed {where}: only what was done after that is replayed"
     return msgspec.structs.replace(out, found=warned[0] if warned else None, made=made, problems=tuple(problems))
 
 

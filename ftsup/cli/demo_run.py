@@ -32,7 +32,7 @@ from ftsup.events import Line
 from ftsup.mockslurm import control as mockslurm
 from ftsup.monitors import procs
 from ftsup.ports import Job, JobState
-from ftsup.report.story import Stage, Story, tell
+from ftsup.report.story import Story, tell
 from ftsup.report.words import short_time
 from ftsup.rundir import RunDir
 from ftsup.slurm.commands import scrubbed
@@ -195,7 +195,7 @@ class Demo:
     def _lift(self) -> None:
         """The time limit came near for one grant only."""
         near = any(one.strike.kind is Kind.WARNING for one in self._struck)
-        if near and not self._lifted and self._story.stage is Stage.REQUEUED:
+        if near and not self._lifted and any(isinstance(order, ev.Requeue) for line in self._lines for order in line.orders):
             self._lifted = limit(self._story.job, left_s=None, environ=self._site.environ)
 
     # The end --------------------------------------------------------------------------------------------------------------

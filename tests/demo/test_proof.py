@@ -56,7 +56,7 @@ def test_nothing_is_missing_when_every_fault_was_seen_and_survived():
         "restart here",
         f"block 1 (at byte 4194304): other bytes than were sealed, in head.weight; quarantined, and step-{OLDER:06}.pt was taken",
         "a new leader; attempt 1.3 trained on",
-        f"training is saved at step {SAVED}: requeue; resumed at step {SAVED}",
+        f"training is saved at step {SAVED}: requeue; resumed there",
     ]
     assert all(word in one.made for word, one in zip(words, found, strict=True))
 
@@ -255,6 +255,15 @@ def test_the_next_fault_waits_for_the_new_leader():
 )
 def test_a_warning_that_was_not_used(change, expected):
     assert twin(change) == expected
+
+
+def test_a_later_save_of_the_scripts_own_is_as_good():
+    run = survived()
+    picked = last(run.lines, ev.CheckpointPicked)
+    run.lines[picked] = replace(run.lines[picked], event=replace(run.lines[picked].event, step=96, name="step-000096.pt"))
+    found, said = judged(run.lines, run.struck)
+    assert said == []
+    assert "resumed at step 96, which the script saved later still" in found[-1].made
 
 
 def test_a_requeue_by_somebody_else_is_not_ours():

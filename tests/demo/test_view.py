@@ -86,7 +86,7 @@ def test_the_table_fits_80_columns_and_says_it_all():
         f"block 1 (at byte 4194304): other bytes than were sealed, in head.weight; quarantined, and step-{OLDER:06}.pt was taken" in words
     )
     assert "the batch script started a new leader; attempt 1.3 trained on meanwhile" in words
-    assert f"the time limit is near, and training is saved at step {SAVED}: requeue; resumed at step {SAVED}" in words
+    assert f"the time limit is near, and training is saved at step {SAVED}: requeue; resumed there" in words
 
 
 def test_without_a_terminal_there_are_plain_lines_as_it_happens():
