@@ -55,7 +55,7 @@ SLURM_S = 30.0
 """The deadline of one call to Slurm; the call has shorter ones inside."""
 LEAVE_S = 15.0
 """The most that quitting waits for the nodes' goodbye and the mirror: longer than nodes take, since our end is theirs."""
-TOLD_LEAVE_S = 3.0
+TOLD_LEAVE_S = 2.0
 """The same where Slurm told us to end: KillWait runs."""
 TOLD_MIRROR_S = 2.0
 """The most that the decision waits for the run directory then."""

@@ -76,6 +76,7 @@ def test_damaged_late_and_unloadable_checkpoints_and_a_second_run(site) -> None:
     assert not owner.exists(), "a run that is over lets go of its directory"
 
 
+@pytest.mark.drill
 def test_directory_that_hangs_is_in_nobodys_way(tmp_path) -> None:
     """Whoever touches it stands still (SIGSTOP): training goes on, status answers, a hang is found, and TERM ends all in time."""
     with mock_site(tmp_path, nodes=1, kill_wait_s=10) as site:

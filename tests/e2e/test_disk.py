@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,9 +15,9 @@ from ftsup import events as ev
 from ftsup.events import How
 from ftsup.ports import JobState
 from ftsup.worker.beatfile import Phase
-from tests.e2e.disks import DENIED, MEDIA, QUOTA, disk_of_its_own, ext4_of_its_own, frozen, full, read_only, sick_disk
+from tests.e2e.disks import DENIED, HANGS, MEDIA, QUOTA, disk_of_its_own, ext4_of_its_own, frozen, full, read_only, sick_disk
 from tests.e2e.harness import Run, Site, called, for_s, living, mock_site
-from tests.e2e.keeping import go_on, hold, notes, sealed_more, status, submit, timed
+from tests.e2e.keeping import go_on, hold, notes, picks, sealed_more, status, submit, timed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -139,6 +140,26 @@ def freezes(site: Site, *, freeze_s: float, in_save: bool) -> None:
         run.until_over(state=JobState.CANCELLED)
 
 
+@pytest.mark.drill
+def test_checkpoints_disk_does_not_answer_at_all(tmp_path) -> None:
+    """As a hard mount whose server is away: to look is to hang, in state D."""
+    with mock_site(tmp_path, nodes=1, kill_wait_s=20) as site, sick_disk(tmp_path / "a" / "ckpt") as sick:
+        run = submit(site, hang={"step": "3s"})
+        hold(run)
+        with sick.ill(HANGS), for_s(10.0):
+            run.until_trains(more=5)
+            assert min(timed(lambda: status(run)) for _ in range(3)) < 2.0
+            run.once(1, "hang")
+            assert run.until_judged(1).root.rank == 1
+        run.until_trains(epoch=ev.Epoch(1, 2))
+        go_on(run)
+        run.until(lambda: len(ours(run, "ftsup-keeper")) == 1)
+        hold(run)
+        with sick.ill(HANGS):
+            ends_in_time(run)
+        run.until_over(state=JobState.CANCELLED)
+
+
 def saves(run: Run) -> None:
     """Rank 0 waits in its save: the phase says so, and it is no hang; the other rank trains."""
     run.until(lambda: run.sights()[0].beat.phase is Phase.CHECKPOINT)
@@ -150,8 +171,8 @@ def saves(run: Run) -> None:
 
 def ends_in_time(run: Run) -> None:
     supervisors = run.leader(), run.supervisor("mock1")
-    begun = time.monotonic()
     run.site.run("scancel", run.job)
+    begun = time.monotonic()
     run.until(lambda: not any(map(living, supervisors)), within_s=30)
     assert time.monotonic() - begun < 10.0
     assert not run.memory().exists()
@@ -159,3 +180,63 @@ def ends_in_time(run: Run) -> None:
 
 def ours(run: Run, name: str) -> list[psutil.Process]:
     return [process for process in run.own() if called(process, name)]
+
+
+@pytest.mark.drill
+def test_new_files_are_seen_late_by_the_nodes_and_then_not_in_time(tmp_path) -> None:
+    """As a slow NFS shows them: to the leader's keeper, which wrote their manifest, but not yet to the nodes."""
+    with mock_site(tmp_path, nodes=2) as site, sick_disk(tmp_path / "a" / "ckpt") as sick:
+        run = submit(site, slurm={"nodes": 2}, workers_per_node=1, waits={"files": "4s"})
+        newest = hold(run).name
+        with sick.ill({"late_s": 3600, "who": "ftsup-clerk"}):
+            run.rank(1).kill()
+            picked = picks(run)
+            run.until(lambda: len(picks(run)) > len(picked))
+            with for_s(1.5):
+                pass
+            assert run.launches() == [ev.Epoch(1, 1)]
+        run.until_trains(epoch=ev.Epoch(1, 2))
+        assert picks(run)[-1] == newest
+        assert len(run.incidents()) == 1, "the wait was enough"
+        with sick.ill({"late_s": 3600, "who": "ftsup-clerk"}):
+            run.rank(0).kill()
+            reason = run.until_judged(3).verdict.reason
+        assert "after 4 s (waits.files): " in reason
+        assert f"ckpt/{newest}: 0 files with 0 bytes here, 1 file with " in reason
+        assert run.launches()[-1] < run.until_trains(epoch=ev.Epoch(1, 4))
+        assert picks(run)[-1] == newest
+        run.finish()
+        assert run.until_over().exit_code == 0
+
+
+@pytest.mark.drill
+def test_run_directory_falls_ill_again_and_again(tmp_path) -> None:
+    """No quota, no medium, no ticket: the record waits on the local disk, and is whole in the end."""
+    with mock_site(tmp_path, nodes=1) as site, sick_disk(tmp_path / "a" / "ftsup-runs") as sick:
+        run = submit(site)
+        for number, (word, rule) in enumerate({"quota": QUOTA, "media": MEDIA, "credential": DENIED}.items(), 1):
+            run.until_trains()
+            with sick.ill({"errno": rule, "who": "ftsup-clerk"} if rule == DENIED else {"errno": rule, "ops": "writes"}):
+                run.until(lambda word=word: any(f"({word}: " in text for text in local_notes(run)))
+                run.rank(1).kill()
+                run.until(lambda number=number: len(local(run, ev.AttemptOver)) == number)
+                sealed = len(local(run, ev.Sealed))
+                run.until(lambda number=number: max(event.epoch for event in local(run, ev.Launched)) == ev.Epoch(1, number + 1))
+                run.until(lambda sealed=sealed: len(local(run, ev.Sealed)) > sealed)
+            run.until(lambda: status(run)["troubles"] == [])
+        told = [event for event in run.events(ev.Noted) if event.trouble and not event.node]
+        assert [sum(f"({word}: " in event.text for event in told) for word in ("quota", "media", "credential")] == [1, 1, 1], told
+        assert len(run.events(ev.LeaderStarted)) == 1
+        run.finish()
+        assert run.until_over().exit_code == 0
+        lines, notes = eventlog.read(run.place.events)
+        assert (lines, notes) == eventlog.read(run.own_log())
+
+
+def local(run: Run, kind: type) -> list[Any]:
+    """From the leader's own log: the mirror is behind."""
+    return [line.event for line in eventlog.read(run.own_log())[0] if isinstance(line.event, kind)]
+
+
+def local_notes(run: Run) -> list[str]:
+    return [event.text for event in local(run, ev.Noted)]
