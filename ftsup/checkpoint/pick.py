@@ -310,7 +310,7 @@ def _nothing(home: Home, ask: Ask, seen: list[Seen], notes: list[str]) -> Picked
         )
     if ask.sealed and not seen:
         raise Damaged(
-            f"{home.folder}: this run has sealed {len(ask.sealed)} checkpoints there, {ask.sealed[-1]} the last, and none is to be seen",
+            f"{home.folder}: this run has sealed {len(ask.sealed)} checkpoints there, {[*ask.sealed][-1]} the last, and none is to be seen",
             hint="bring them back; a new run (ftsup submit) starts from the beginning",
         )
     where = f"{home.folder} has no checkpoint that matches {ask.pattern}" if not seen else f"no checkpoint in {home.folder} can be used"
