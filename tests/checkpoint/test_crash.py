@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,47 @@ def test_a_real_sigkill_at_every_call(work, torn, tmp_path, rig):
             assert rig.loads(picked)
             WORK[work](RealDisk(), folder)  # another process does it to its end
         tidy(folder, work)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def distributed(tmp_path_factory, rig):
+    """Four of torch.distributed.checkpoint; their digests are known to the rig."""
+    import torch  # noqa: PLC0415 - as above
+    import torch.distributed.checkpoint as dcp  # noqa: PLC0415 - as above
+
+    folder = tmp_path_factory.mktemp("distributed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what torch says of its own
+        for step in range(1, 5):
+            dcp.save({"step": step, "weights": torch.full((NUMBERS,), float(step))}, checkpoint_id=folder / f"step{step}")
+            assert rig.loads(Picked(path=str(folder / f"step{step}"), step=step, why=""))
+    return folder
+
+
+@pytest.mark.parametrize("points", [4, pytest.param(1000, marks=pytest.mark.drill)], ids=["some", "every"])
+@pytest.mark.parametrize("work", ["seal", "quarantine", "prune"])
+def test_a_real_sigkill_among_distributed_checkpoints(work, points, tmp_path, rig, distributed):
+    """At some calls: each reads .metadata in a child."""
+
+    def begin(folder):
+        shutil.copytree(distributed, folder)
+        for step in range(1, 5 if work == "quarantine" else 4):
+            sealed(folder, f"step{step}", writer=RUN)
+        if work == "quarantine":
+            tear(min((folder / "step4").glob("*.distcp")))
+        return 3 if work == "quarantine" else 4
+
+    begin(tmp_path / "count")
+    count = rig.run(work, tmp_path / "count")
+    for at in range(1, count + 1, max(1, count // points)):
+        folder = tmp_path / str(at)
+        step = begin(folder)
+        assert rig.run(work, folder, at=at) is None
+        picked = pick(RealDisk(), folder, Ask(pattern=PATTERN))
+        assert picked.step == step
+        assert rig.loads(picked)
+        assert list(folder.rglob("*.tmp")) == []
         shutil.rmtree(folder)
 
 
