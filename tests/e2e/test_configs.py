@@ -34,12 +34,12 @@ export APPTAINER_CONTAINER=$image
 exec "$@"
 """
 OWN = "{its own}"
-QUICK = "--steps 400 --every 50 --batch 512"
+QUICK = "--steps 300 --every 50 --batch 1024"
 EXAMPLES = {
     # name of the file -> nodes, ranks of each, the command with fewer steps, how a saved checkpoint is known
     "ddp": (1, 2, f"{OWN} {QUICK}", "checkpoints/step-*.pt"),
-    "fsdp2": (2, 2, f"{OWN} {QUICK}", "checkpoints/step-*/.metadata"),
-    "huggingface": (1, 1, f"{OWN} --max_steps 200 --save_steps 50 --disable_tqdm true", "out/checkpoint-*/trainer_state.json"),
+    "fsdp2": (2, 2, f"{OWN} --steps 150 --every 50", "checkpoints/step-*/.metadata"),
+    "huggingface": (1, 1, f"{OWN} --max_steps 150 --save_steps 50 --disable_tqdm true", "out/checkpoint-*/trainer_state.json"),
     "lightning": (2, 2, f"{OWN} {QUICK}", "checkpoints/step=*.ckpt"),
     "command": (1, 2, f"{OWN} {QUICK}", "checkpoints/step-*.pt"),
     "accelerate": (2, 2, f"{OWN} {QUICK}", "checkpoints/step-*/complete"),
