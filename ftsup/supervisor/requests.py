@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from ftsup.errors import RunError
 from ftsup.events import Request
 
 CAP_BYTES = 64 * 1024
@@ -82,11 +83,13 @@ def look(folder: Path, *, known: Collection[str] = ()) -> Look:
 
 
 def continuation(path: Path) -> Continuation | None:
-    """None: it never was continued."""
+    """None: it never was continued. RunError: whether to begin anew is not to be guessed."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Continuation)
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise RunError(f"{path} cannot be read: {error}", hint="ftsup submit --continue writes it anew") from error
 
 
 def marks(*, cancelled: str = "", paused: str = "") -> tuple[Found, ...]:

@@ -489,6 +489,38 @@ def test_told_to_end_a_wish_waits_for_the_next_grant() -> None:
     assert desk.state.wish is not None
 
 
+def test_ranks_that_wait_for_storage_are_not_asked_to_save() -> None:
+    desk = Desk().running()
+    stored = Fault(how=How.STORAGE, node="n1", rank=0, phase="step", quiet_s=30.0, limit_s=20.0)
+    desk.tell(ev.Stalled(node="n1", epoch=ONE, faults=(stored,))).ask(Request.PAUSE)
+    assert desk.state.verdict is not None
+    assert desk.state.verdict.reason == "paused by ada, its ranks wait for storage: the newest checkpoint stands"
+
+
+@pytest.mark.parametrize("request_, kind", [(Request.PAUSE, VerdictKind.PAUSED), (Request.STOP, VerdictKind.CANCELLED)])
+def test_scancel_of_a_job_that_goes_back_to_the_queue_pauses_it_where_that_was_wanted(request_: Request, kind: VerdictKind) -> None:
+    desk = Desk().running().ask(Request.REQUEUE)
+    desk.save_fails().tell(ev.Decided(mirrored=True)).ask(request_).tell(ev.SlurmSaid(state="CANCELLED", completing=True))
+    assert desk.state.verdict is not None
+    assert desk.state.verdict.kind is kind
+    desk = Desk().running().ask(request_).tell(ev.SlurmSaid(state="CANCELLED", completing=True))
+    assert desk.state.verdict is not None
+    assert desk.state.verdict.kind is kind
+
+
+def test_a_save_that_is_given_up_takes_back_what_was_proposed() -> None:
+    desk = Desk().running().ask(Request.PAUSE)
+    save = desk.state.save
+    assert save is not None
+    counted = [ev.Counted(node=node, epoch=ONE, save=save.number, least=9, most=9, ears=ev.Ears.ASKS, step_s=1.0) for node in ("n1", "n2")]
+    desk.tell(*counted, after=1.0).ask(Request.RESTART, from_step=3)
+    assert "comes first" in desk.told()[-1]
+    desk.tell(ev.Tick(), after=601.0)
+    assert [order.ask for order in desk.orders if isinstance(order, ev.AskRanks)][-2:] == [ev.Ask.ABORT] * 2
+    assert desk.state.verdict is not None
+    assert desk.state.verdict.kind is VerdictKind.PAUSED
+
+
 # Continued ----------------------------------------------------------------------------------------------------------------
 
 

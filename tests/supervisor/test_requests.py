@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from ftsup import events as ev
+from ftsup.errors import RunError
 from ftsup.events import Line, Request
 from ftsup.supervisor.clerk import ClerkFailed
 from ftsup.supervisor.clerkwork import Work
 from ftsup.supervisor.inbox import Inbox
-from ftsup.supervisor.requests import Found, Look, Wanted, look
+from ftsup.supervisor.requests import Continuation, Found, Look, Wanted, continuation, look
 
 NOW = "2026-01-02T03:04:05.000+00:00"
 
@@ -110,6 +111,17 @@ def test_the_marks_of_a_run_ask_again_and_again(tmp_path):
     assert Work().requests(**ask)["found"] == ({"id": "", "wanted": {"request": "cancel"}}, paused)
     nowhere = {name: f"{tmp_path}/nowhere/{name}" for name in ("folder", "cancelled", "paused")}
     assert Work().requests(known=[], **nowhere)["found"] == ()
+
+
+def test_a_continuation_is_there_or_not_and_never_guessed(tmp_path):
+    path = tmp_path / "continued.json"
+    assert continuation(path) is None
+    path.write_text('{"n": 2, "who": "me", "changed": ["grace"], "newer": 1}')
+    assert continuation(path) == Continuation(n=2, who="me", changed=("grace",))
+    for text in ("", "{", "[]", '{"n": "2"}'):
+        path.write_text(text)
+        with pytest.raises(RunError, match=r"continued\.json cannot be read"):
+            continuation(path)
 
 
 # The leader's side --------------------------------------------------------------------------------------------------------
