@@ -122,7 +122,7 @@ def test_checkpoints_disk_takes_nothing_for_a_while(site, checkpoint_disk) -> No
         seen = len(run.events(ev.Sealed))
         run.until_trains(more=3)
     run.until(lambda: len(run.events(ev.Sealed)) > seen)
-    assert "seal: works again" in notes(run)
+    run.until(lambda: "seal: works again" in notes(run))
     with full(checkpoint_disk):
         run.until(lambda: "is not saved: No space left on device" in run.logs())
         run.rank(1).kill()

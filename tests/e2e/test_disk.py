@@ -110,9 +110,10 @@ def freezes(site: Site, *, freeze_s: float, in_save: bool) -> None:
     with ext4_of_its_own(work / "ckpt") as ckpt, ext4_of_its_own(work / "ftsup-runs") as runs:
         run = submit(site, hang={"step": "3s"})
         run.until_trains()
+        well_s = answers_s(run)
         with frozen(ckpt), frozen(runs), for_s(freeze_s):
             saves(run)
-            assert min(timed(lambda: status(run)) for _ in range(3)) < 2.0
+            assert answers_s(run) < max(2.0, 2 * well_s)
         run.until_trains()
         hold(run)
         with frozen(ckpt), frozen(runs), for_s(freeze_s):
@@ -146,9 +147,10 @@ def test_checkpoints_disk_does_not_answer_at_all(tmp_path) -> None:
     with mock_site(tmp_path, nodes=1, kill_wait_s=20) as site, sick_disk(tmp_path / "a" / "ckpt") as sick:
         run = submit(site, hang={"step": "3s"})
         hold(run)
+        well_s = answers_s(run)
         with sick.ill(HANGS), for_s(10.0):
             run.until_trains(more=5)
-            assert min(timed(lambda: status(run)) for _ in range(3)) < 2.0
+            assert answers_s(run) < max(2.0, 2 * well_s)
             run.once(1, "hang")
             assert run.until_judged(1).root.rank == 1
         run.until_trains(epoch=ev.Epoch(1, 2))
@@ -167,6 +169,11 @@ def saves(run: Run) -> None:
     run.until(lambda: run.sights()[1].beats > beats + 40)
     assert run.sights()[0].beat.phase is Phase.CHECKPOINT
     assert run.incidents() == []
+
+
+def answers_s(run: Run) -> float:
+    """`ftsup status`; a machine with more to do than it can is as slow without us."""
+    return min(timed(lambda: status(run)) for _ in range(3))
 
 
 def ends_in_time(run: Run) -> None:
