@@ -133,6 +133,8 @@ class _Book:
             self.stalled = None
         elif isinstance(event, (events.Asked, events.Continued)):
             self.wishes.append(_wish(line, event))
+            if isinstance(event, events.Continued) and before.last is not None:
+                self._gap(Part.IDLE, None, since=before.last, now=now)
 
     def _order(self, order: events.LeaderOrder, now: Moment) -> None:
         if isinstance(order, events.Incident):
@@ -151,11 +153,16 @@ class _Book:
             self.gauge.leaders += 1
             return
         if before.last is not None:
-            self._go((Part.UNKNOWN, None), before.last)
             part = _between(before, told=self.told)
-            self._spend(part, None if part is Part.IDLE else _open(after), between_s(before.last, now) or 0.0)
+            self._gap(part, None if part is Part.IDLE else _open(after), since=before.last, now=now)
         self.since, self.place = now, _place(after, told=False, stopped=False)
         self.told, self.stopped, self.stalled = False, False, None
+
+    def _gap(self, part: Part, incident: int | None, *, since: Moment, now: Moment) -> None:
+        """Nobody wrote in between."""
+        self._go((Part.UNKNOWN, None), since)
+        self._spend(part, incident, between_s(since, now) or 0.0)
+        self.since = now
 
     def _go(self, place: tuple[Part, int | None], now: Moment) -> None:
         """From now on it does something else."""

@@ -298,17 +298,23 @@ def _of_others(troubles: dict[str, str], node: str) -> dict[str, str]:
 def _checkpoint(story: Story, event: events.LeaderEvent, now: Moment) -> Story:
     match event:
         case events.Sealed(name=name):
-            others = tuple(one for one in story.sealed if one.name != name)
-            seal = Seal(name=name, step=event.step, size_bytes=event.size_bytes, at=now)
-            return replace(story, sealed=tuple(sorted((*others, seal), key=_sealed_step))[-_SEALED:])
+            return _sealed(story, Seal(name=name, step=event.step, size_bytes=event.size_bytes, at=now))
         case events.Quarantined(name=name):
             return replace(_lost(story, (name,)), aside=(*story.aside, event)[-_NOTES:])
         case events.Pruned(names=names):
             return _lost(story, names)
-        case events.CheckpointPicked(path=path, left=left):
-            return replace(_lost(story, tuple(one.name for one in left or ())), resumed_path=path)
+        case events.CheckpointPicked(path=path, name=name, step=step, left=left):
+            story = replace(_lost(story, tuple(one.name for one in left or ())), resumed_path=path)
+            if not name or name in {one.name for one in story.sealed}:
+                return story
+            return _sealed(story, Seal(name=name, step=step, at=now))  # its seal was told before it was left behind, or by another run
         case _:
             return story
+
+
+def _sealed(story: Story, seal: Seal) -> Story:
+    others = tuple(one for one in story.sealed if one.name != seal.name)
+    return replace(story, sealed=tuple(sorted((*others, seal), key=_sealed_step))[-_SEALED:])
 
 
 def _lost(story: Story, names: tuple[str, ...]) -> Story:

@@ -7,6 +7,7 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.config import Config, to_json
+from ftsup.report.ledger import keep
 from ftsup.report.page import page
 from ftsup.report.runs import read
 from ftsup.report.story import Stage
@@ -90,3 +91,23 @@ def test_a_mark_of_a_pause_counts_where_no_leader_speaks(leader, run):
     assert page(read(run), now=BEGAN).stage is Stage.PAUSED
     assert "ftsup submit --continue" in page(read(run), now=BEGAN).next or page(read(run), now=BEGAN).stage.over
     assert page(seen(run, leader), now=BEGAN).stage is Stage.TRAINING
+
+
+def test_who_goes_back_to_a_later_step_begins_with_it_again(leader):
+    for step in (60, 80):
+        leader.take(ev.Sealed(epoch=leader.epoch, name=f"step{step}", step=step))
+    left = (ev.Left(name="step80", stamp="1"),)
+    leader.take(ev.CheckpointPicked(epoch=leader.epoch, path="/c/step60", name="step60", step=60, left=left))
+    leader.take(ev.CheckpointPicked(epoch=leader.epoch, path="/c/step80", name="step80", step=80, left=()))
+    assert [(seal.name, seal.step) for seal in leader.story.sealed] == [("step60", 60), ("step80", 80)]
+
+
+def test_the_time_of_a_pause_is_no_part_of_the_run(leader):
+    leader.take(ev.Asked(request=ev.Request.PAUSE, who="ada"))
+    leader.after(31).take(ev.Tick())
+    leader.take(ev.Decided(mirrored=True))
+    spent_s = keep(leader.lines).whole_s
+    leader.after(3600).take(ev.Continued(n=1, who="ada"))
+    leader.take(ev.LeaderStarted(job="8", restarts=0, host="n1", pid=1, nodes=("n1", "n2")))
+    ledger = keep(leader.lines)
+    assert (round(ledger.idle_s), round(ledger.whole_s - spent_s)) == (3600, 0)
