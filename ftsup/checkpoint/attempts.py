@@ -8,7 +8,7 @@ or changed since was written by the attempt that followed. Knows no clock.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import xxhash
@@ -36,6 +36,8 @@ class Began(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch = _NONE
     left: dict[str, Left] = {}
     sealed: tuple[str, ...] = ()
+    damaged: dict[str, str] = {}
+    """Those that were read and are damaged, without a seal, where no good one was found: by name their files then. Nobody seals them."""
     sure: bool = True
     """Not sure: what is new since may be of several attempts."""
 
@@ -110,11 +112,23 @@ def pending(
         with contextlib.suppress(OSError):  # where nobody is sure: what is there by now stays doubtful, what comes from here on does not
             _write(disk, home, since if since.sure else _began(epoch, there, files, found))
     sealed = [entry.name for entry in there if entry.name not in files][:look_again]
+    damaged = {name: then for one in (began, noted) if one is not None for name, then in one.damaged.items()}
+    files = {name: now for name, now in files.items() if damaged.get(name) != now}
     return [
         Pending(entry=entry, sign=found[entry.name], files=files.get(entry.name) or files_of_one(disk, home, entry.name))
         for entry in there
         if entry.name in files or entry.name in sealed
     ]
+
+
+def condemned(disk: Disk, home: Home, began: Began, names: Collection[str]) -> Began:
+    """Note that these are damaged, and stay where they are."""
+    damaged = {name: began.left[name].files for name in names if name in began.left}
+    began = msgspec.structs.replace(began, damaged=damaged)
+    if damaged:
+        with contextlib.suppress(OSError):
+            _write(disk, home, began)
+    return began
 
 
 def _before(noted: Began | None, epoch: Epoch | None) -> Began:

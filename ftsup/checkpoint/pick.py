@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ftsup.checkpoint.attempts import Began, ending
+from ftsup.checkpoint.attempts import Began, condemned, ending
 from ftsup.checkpoint.digests import Each, nothing
 from ftsup.checkpoint.disk import MEDIA
 from ftsup.checkpoint.entries import Entry, entries, manifest_of, step_in
@@ -140,6 +140,8 @@ def pick(
                 seen = _set_aside(disk, home, seen)
                 _remember(disk, home, seen[-1], ask.label.wall)
             return _taken(home, entry, seen, [*notes, *_gone(disk, home, entry, candidates)])
+    if ask.act:
+        noted(condemned(disk, home, began, [each.name for each in seen if each.state is State.DAMAGED]))
     return _nothing(home, ask, seen, notes)
 
 

@@ -18,8 +18,11 @@ from ftsup.checkpoint.entries import Entry
 from ftsup.checkpoint.home import Home
 from ftsup.checkpoint.pick import Ask, pick
 from ftsup.checkpoint.seal import Label, Outcome, Sign, seal
+from ftsup.errors import Damaged
 from ftsup.events import Epoch
 from tests.checkpoint.disks import fails
+from tests.checkpoint.folders import flip
+from tests.checkpoint.folders import save as zipped
 
 NO, NEWER, ENDED = Sign.NONE, Sign.NEWER, Sign.ENDED
 
@@ -226,3 +229,18 @@ def train(folder, chance, whole, epoch, *, step, began) -> bool:
         whole.add(f"step{step}")
         sealer()
     return chance.random() < 0.3
+
+
+def test_what_a_pick_found_damaged_is_sealed_by_nobody_until_it_is_written_anew(tmp_path):
+    """All are damaged, so they stay in their places: a seal would make them pass the next time."""
+    for step in (1, 2):
+        zipped(tmp_path / f"step{step}.pt")
+        flip(tmp_path / f"step{step}.pt", 500)
+    heard: list[Began] = []
+    with pytest.raises(Damaged, match="2 of the 2 checkpoints"):
+        pick(RealDisk(), tmp_path, Ask(pattern="*.pt", epoch=Epoch(1, 1)), noted=heard.append)
+    for began in (None, heard[-1]):  # a keeper that has just been started, and the one that picked
+        assert pending(RealDisk(), Home(tmp_path), pattern="*.pt", epoch=Epoch(1, 1), began=began) == []
+    zipped(tmp_path / "step2.pt")
+    assert [one.entry.name for one in pending(RealDisk(), Home(tmp_path), pattern="*.pt", epoch=Epoch(1, 1))] == ["step2.pt"]
+    assert pick(RealDisk(), tmp_path, Ask(pattern="*.pt", epoch=Epoch(1, 2))).name == "step2.pt"
