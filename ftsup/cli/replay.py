@@ -11,7 +11,7 @@ from ftsup.cli import runconfig
 from ftsup.cli.group import examples
 from ftsup.cli.options import runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
-from ftsup.errors import Exit, RunError
+from ftsup.errors import Exit, FtsupError, RunError
 from ftsup.policy.rules import Rules
 from ftsup.report import runs
 from ftsup.report.replay import Difference, Outcome, changes, replay, verdicts
@@ -41,8 +41,9 @@ def replay_log(ports: Ports, log: str, runs_dir: Path, file: Path | None, *, eve
     """
     path = ports.cwd / log if (ports.cwd / log).is_file() else runs.find(log, runs_dir=ports.cwd / runs_dir).events
     notes: list[str] = []
+    rules, before = _rules(ports, path, file), _before(path, notes) if file is None else {}
     try:
-        outcome = replay(eventlog.stream(path, notes), _rules(ports, path, file))
+        outcome = replay(eventlog.stream(path, notes), rules, before=before)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
     for note in notes:
@@ -63,6 +64,18 @@ def _rules(ports: Ports, path: Path, file: Path | None) -> Rules:
         return runconfig.of_json(beside).rules()
     click.echo("note: no config.json beside the log: by the numbers of a configuration that changes nothing", err=True)
     return Rules()
+
+
+def _before(path: Path, notes: list[str]) -> dict[int, Rules]:
+    """Continuation -> by what the run went until then: a continuation may have changed its configuration."""
+    found = {}
+    for kept in path.parent.glob("config.*.yaml"):
+        n = kept.name.split(".")[1]
+        try:
+            found[int(n)] = runconfig.of_file(kept).rules()
+        except (FtsupError, ValueError, OSError) as error:
+            notes.append(f"{kept.name}, by which the run went before it was continued, cannot be read: {one_line(str(error), width=60)}")
+    return found
 
 
 def _tell(outcome: Outcome, *, shown: int) -> None:

@@ -6,7 +6,7 @@ Pure. The machine is fed as a new leader feeds it (`supervisor/lead`), and order
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -56,11 +56,18 @@ def remembered(lines: Iterable[Line], rules: Rules) -> State:
     return state
 
 
-def replay(lines: Iterable[Line], rules: Rules) -> Outcome:
-    """The log under these rules. After the first difference the events are answers to orders that were not given: more may follow."""
+def replay(lines: Iterable[Line], rules: Rules, *, before: Mapping[int, Rules] | None = None) -> Outcome:
+    """The log under these rules. After the first difference the events are answers to orders that were not given: more may follow.
+
+    `before`: continuation -> the rules until then, where it changed the configuration.
+    """
     state, found, seen, skipped = State(), [], 0, 0
+    last, until = rules, dict(before or {})
+    rules = until.get(1, last)
     for line in lines:
         seen += 1
+        if isinstance(line.event, events.Continued):
+            rules = until.get(line.event.n + 1, last)
         if not _begun(state, line):
             skipped += 1
             state = _grant(state, line)

@@ -137,3 +137,13 @@ def test_all_differences_or_the_first_ten(world) -> None:
     assert few.count("\nline ") + few.startswith("line ") == 10
     assert every.count("line ") > few.count("line ")
     assert "more: --all" in beside
+
+
+def test_replay_knows_by_what_a_run_went_before_it_was_continued(world) -> None:
+    run = next((world.home / "ftsup-runs").glob("*/*"))
+    (run / "config.1.yaml").write_text("name: t\ncommand: [x.py]\npolicy: {hangs: 0}\n")
+    code, shown, _ = answer(world, replay_log, "demo")
+    assert (code, "PickCheckpoint: not ordered any more" in shown) == (1, True), "nothing continued it: all of it went by that"
+    (run / "config.1.yaml").write_text("name: [")
+    code, _, beside = answer(world, replay_log, "demo")
+    assert (code, "config.1.yaml, by which the run went before it was continued, cannot be read" in beside) == (0, True)

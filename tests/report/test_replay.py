@@ -110,3 +110,13 @@ def test_a_real_log_gets_the_verdicts_that_it_got() -> None:
     assert [difference for difference in outcome.differences if list(verdicts(difference.then)) != list(verdicts(difference.now))] == []
     assert outcome.state.verdict is not None
     assert outcome.state.verdict.kind is VerdictKind.FINISHED
+
+
+def test_until_a_continuation_a_run_went_by_its_configuration_of_then() -> None:
+    strict = replace(TWO, policy=Budgets(hangs=0))
+    lines = hang_and_crash()
+    judged = next(line for line in lines if any(isinstance(order, ev.Incident) and order.verdict for order in line.orders))
+    at = lines.index(judged) + 1
+    lines[at:at] = [replace(judged, event=ev.Continued(t=judged.event.t, n=1, who="ada"), orders=())]
+    assert replay(lines, strict).differences[0].n == judged.n
+    assert judged.n not in [one.n for one in replay(lines, strict, before={1: TWO}).differences]
