@@ -100,7 +100,7 @@ def _comment(words: str, *, indent: str = "") -> list[str]:
 
 def watching(script: Script) -> str:
     """What ftsup sees of a script that has no optimizer of torch's."""
-    if script.torch or script.problem:
+    if script.torch or script.problem or script.beats:
         return ""
     return (
         f"{script.name} does not import torch: it is watched by its output (a line at least every hang.output), or better by "

@@ -122,6 +122,6 @@ def _say(draft: Draft, site: Site, output: str) -> None:
     for command, what in (
         (f"config check {shown}", "after a change"),
         (f"submit {shown} --dry-run", "the batch script"),
-        (f"submit {shown}", ""),
+        (f"submit {shown} --cluster mock", "on a Slurm of four virtual nodes, here") if site.silence else (f"submit {shown}", ""),
     ):
         click.echo(f"  ftsup {command}" + (f"  # {what}" if what else ""), err=True)

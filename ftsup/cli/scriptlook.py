@@ -76,6 +76,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     save: Save | None = None
     handles: Seen | None = None
     asks: Seen | None = None
+    beats: Seen | None = None
 
 
 def look(words: Sequence[str], *, folder: Path) -> Script:
@@ -148,7 +149,8 @@ class _Look:
             chooses=self._chooses(),
             save=max(self._saves(), key=lambda each: each.sure, default=None),
             handles=self._handler(),
-            asks=self._asks(),
+            asks=self._called({"asked", "SaveWhenAsked"}),
+            beats=self._called({"beat"}) if self.roots & {"ftsup", "ftsup_worker"} else None,
         )
 
     def _options(self) -> Iterator[Option]:
@@ -190,8 +192,9 @@ class _Look:
                 return Seen(what=signals[0], where=f"{file}:{call.lineno} signal.signal({signals[0]}, ...)")
         return None
 
-    def _asks(self) -> Seen | None:
-        found = [(file, call) for file, call in self.calls if tail(call) in {"asked", "SaveWhenAsked"}]
+    def _called(self, functions: set[str]) -> Seen | None:
+        """Where ftsup's own functions are called."""
+        found = [(file, call) for file, call in self.calls if tail(call) in functions]
         return Seen(what=tail(found[0][1]), where=f"{found[0][0]}:{found[0][1].lineno} {tail(found[0][1])}()") if found else None
 
     # Where it saves -------------------------------------------------------------------------------------------------------

@@ -79,6 +79,8 @@ def _why(tale: Tale) -> str:
     """What brought it there, where that is news."""
     if tale.stage is Stage.RECOVERING and tale.incidents:
         return f": {tale.incidents[-1].fault}"
+    if tale.reason.startswith(f"{tale.stage.value} "):  # stopped by ada
+        return tale.reason.removeprefix(tale.stage.value)
     return f": {tale.reason}" if tale.reason and tale.stage is not Stage.FINISHED else ""
 
 

@@ -192,7 +192,11 @@ def test_what_was_said_is_not_guessed_and_the_three_next_commands_are_shown(worl
     assert (config.slurm.partition, config.slurm.account, config.checkpoint.dir, config.checkpoint.pattern) == ("p", "a", "c", "x*")
     assert (world.home / "my run.yaml").read_text().count("# guessed") == 1  # the script's option
     tails = [line.split("  #")[0].strip() for line in said.stderr.splitlines() if line.startswith("  ftsup")]
-    assert tails == ["ftsup config check 'my run.yaml'", "ftsup submit 'my run.yaml' --dry-run", "ftsup submit 'my run.yaml'"]
+    assert tails == [
+        "ftsup config check 'my run.yaml'",
+        "ftsup submit 'my run.yaml' --dry-run",
+        "ftsup submit 'my run.yaml' --cluster mock",
+    ]
     assert said.stdout == ""
 
 
@@ -279,6 +283,8 @@ def test_a_script_without_torch_is_told_how_it_is_watched(world):
     assert "train.py does not import torch" in " ".join(text.replace("#", "").split())
     assert "# resume_args: nothing to resume from" in text
     assert "# checkpoint:\n#   dir: where does the script save?" in text
+    world.script("from ftsup_worker import beat\nbeat(step=1)")
+    assert "does not import torch" not in world.made("--script", "train.py", "--force")[1]
 
 
 @pytest.mark.torch

@@ -188,6 +188,11 @@ def test_a_run_that_stopped_by_its_own_error_says_where_to_look_and_how_to_go_on
     assert next(head(tale)).startswith("demo/1: stopped: the same error twice, without progress between: rank 1")
 
 
+def test_who_stopped_it_is_said_once() -> None:
+    tale = msgspec.structs.replace(tale_of(stopped()), stage=Stage.STOPPED, reason="stopped by ada, saved step 80")
+    assert next(head(tale)) == "demo/1: stopped by ada, saved step 80"
+
+
 @pytest.mark.parametrize(
     "change,said",
     [
