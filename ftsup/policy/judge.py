@@ -331,11 +331,9 @@ TABLE: tuple[Row, ...] = (
 
 def judge(case: Case, rules: Rules) -> Verdict:
     """The first row that matches; its name is in `rule`."""
-    for row in TABLE:
-        verdict = row.rule(case, rules)
-        if verdict is not None:
-            return msgspec.structs.replace(verdict, rule=row.name)
-    raise AssertionError("the last row matches everything")
+    found = ((row.name, row.rule(case, rules)) for row in TABLE)
+    name, verdict = next((name, verdict) for name, verdict in found if verdict is not None)  # the last row matches everything
+    return msgspec.structs.replace(verdict, rule=name)
 
 
 def remember(case: Case, verdict: Verdict) -> History:
