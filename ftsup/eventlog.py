@@ -17,7 +17,10 @@ import msgspec
 
 from ftsup.errors import RuleBroken
 from ftsup.events import SCHEMA, LeaderEvent, LeaderOrder, Line
+from ftsup.plain import open_plain, read_plain
 
+CAP_BYTES = 1 << 30
+"""A log that is longer than that is none."""
 _MAX_NOTES = 20
 """A log that is damaged all over is said to be so, not listed."""
 
@@ -108,7 +111,7 @@ def stream(path: Path, notes: list[str]) -> Iterator[Line]:
     """The lines of `read`, one after the other, for logs that are long; what there is to say is in `notes` at the end."""
     reader = _Reader()
     try:
-        with path.open("rb") as file:
+        with open_plain(path, cap_bytes=CAP_BYTES) as file:
             for text in file:
                 if not text.endswith(b"\n"):
                     reader.say(f"the last line is torn ({len(text)} bytes): dropped")
@@ -125,7 +128,7 @@ def gist(path: Path, *, last: int = 20) -> Iterator[Line]:
     The routine that lies between, nearly all of a long log, is not even decoded.
     """
     try:
-        texts = path.read_bytes().split(b"\n")[:-1]
+        texts = read_plain(path, cap_bytes=CAP_BYTES).split(b"\n")[:-1]
     except FileNotFoundError:
         return
     reader = _Reader(gaps=False)
@@ -143,7 +146,7 @@ def follow(path: Path, offset: int = 0) -> tuple[list[Line], list[str], int]:
     A file shorter than `offset` was replaced or cut: it is read from its start, and said.
     """
     try:
-        with path.open("rb") as file:
+        with open_plain(path, cap_bytes=CAP_BYTES) as file:
             size = file.seek(0, os.SEEK_END)
             start = offset if offset <= size else 0
             file.seek(start)
@@ -166,10 +169,11 @@ def number(text: bytes) -> int | None:
     """The number of a line; None for one that is not readable."""
     try:
         return _ENVELOPE.decode(text).n
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _STRANGE:
         return None
 
 
+_STRANGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
 _LINE = msgspec.json.Decoder(Line)
 
@@ -196,7 +200,7 @@ class _Reader:
         self._seen += 1
         try:
             line = _LINE.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _STRANGE as error:
             return self._take_strange(text, error)
         return line if self._accept(line.n, line.v) else None
 
@@ -204,7 +208,7 @@ class _Reader:
         """A damaged line, or one with words of a newer ftsup."""
         try:
             envelope = _ENVELOPE.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except _STRANGE:
             self.say(f"line {self._seen} is unreadable: {error}")
             self._last_n = None if self._last_n is None else self._last_n + 1
             return None
@@ -212,7 +216,7 @@ class _Reader:
             return None
         try:
             event = _decoder(LeaderEvent).decode(envelope.event)
-        except msgspec.DecodeError as why:
+        except _STRANGE as why:
             self.say(f"line {self._seen} (number {envelope.n}) holds an event that this ftsup does not know: {why}")
             return None
         orders = [order for order in map(_known_order, envelope.orders) if order is not None]

@@ -18,9 +18,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 LAYERS = (
-    ("events", "errors", "nearest", "units", "worker"),
+    ("events", "errors", "nearest", "plain", "units", "worker"),
     ("policy",),
-    ("ports", "config", "proc", "rundir", "plain"),
+    ("ports", "config", "proc", "rundir"),
     ("monitors", "slurm", "mockslurm", "checkpoint", "incident", "eventlog", "sbatch"),
     ("supervisor", "report"),
     ("cli",),

@@ -103,6 +103,9 @@ def main(args: list[str] | None = None, *, program: click.Command = ftsup) -> in
     except BrokenPipeError:  # the reader has gone (`| head`): nobody to tell, and nothing more to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.NO
+    except OSError as error:  # a disk that is full, a folder that is not ours: nothing that we did wrong
+        click.echo(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error), err=True)
+        return Exit.NO
     except Exception as error:  # noqa: BLE001 - the program's last line
         click.echo(_bug(error), err=True)
         return Exit.BUG

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from ftsup.plain import decode_plain, read_plain
 from ftsup.rundir import RunDir
+from ftsup.supervisor.files import write_whole
 
 MOCK_STATE = "FTSUP_MOCK_STATE"
 
@@ -69,12 +71,12 @@ def mock_state(environ: Mapping[str, str]) -> Path:
 
 def remember(run: RunDir, cluster: Cluster) -> None:
     """Write it down beside the job ids."""
-    (run.root / "cluster.json").write_bytes(msgspec.json.encode(cluster))
+    write_whole(run.root / "cluster.json", msgspec.json.encode(cluster))
 
 
 def of_run(run: RunDir) -> Cluster:
     """The cluster that a run was submitted to; the real one where nothing is written down."""
     try:
-        return msgspec.json.decode((run.root / "cluster.json").read_bytes(), type=Cluster)
-    except (OSError, msgspec.DecodeError):
+        return decode_plain(read_plain(run.root / "cluster.json"), Cluster)
+    except (OSError, ValueError):
         return Cluster()

@@ -13,6 +13,7 @@ from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.config import Config, from_json
 from ftsup.errors import RunError
+from ftsup.plain import read_plain, told
 from ftsup.report import evidence, runs
 from ftsup.report.explain import Tale, explain
 from ftsup.report.explaintext import markdown, text
@@ -80,7 +81,7 @@ def _ledger(run: RunDir, notes: list[str]) -> Ledger:
 def _config(run: RunDir, notes: list[str]) -> Config | None:
     """None where it is of another version, or torn: what it would add is left out."""
     try:
-        return from_json(run.config_json.read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        notes.append(f"config.json cannot be read, so no advice rests on it: {error}")
+        return from_json(read_plain(run.config_json))
+    except (OSError, ValueError) as error:
+        notes.append(f"config.json cannot be read, so no advice rests on it: {told(error)}")
         return None

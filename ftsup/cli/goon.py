@@ -25,9 +25,11 @@ from ftsup.config import Config, Loaded, from_json, load, to_json
 from ftsup.config.doc import effective
 from ftsup.errors import ConfigError, Exit, FtsupError, RunError
 from ftsup.events import Decide
+from ftsup.plain import decode_plain, read_plain, told
 from ftsup.report import runs
 from ftsup.report.runs import View
 from ftsup.report.story import Stage
+from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
 from ftsup.supervisor.requests import Continuation
 
@@ -125,7 +127,7 @@ def _nothing_lost(run: RunDir, view: View) -> None:
         return
     begun = view.story.grants > 0 and view.story.continued >= runs.continuation(run)
     if not begun:
-        who = run.submitting.read_text(errors="replace").strip() or "somebody"
+        who = one_line(read_plain(run.submitting).decode(errors="replace"), width=80) or "somebody"
         raise _Doubt(f"{view.id} was handed to sbatch before ({who}), and nobody knows what became of it", hint=how_to_find(run))
     run.submitting.unlink()
 
@@ -136,15 +138,15 @@ class _Doubt(FtsupError):
 
 def _config(run: RunDir) -> Config:
     try:
-        env = msgspec.json.decode(run.env_json.read_bytes(), type=dict[str, str])
-        return replace(from_json(run.config_json.read_bytes()), env=env)
+        env = decode_plain(read_plain(run.env_json), dict[str, str])
+        return replace(from_json(read_plain(run.config_json)), env=env)
     except (OSError, ValueError) as error:
-        raise RunError(f"the configuration of {run.id} cannot be read: {error}") from error
+        raise RunError(f"the configuration of {run.id} cannot be read: {told(error)}") from error
 
 
 def _typed(run: RunDir) -> Typed | None:
     try:
-        return msgspec.json.decode(run.typed.read_bytes(), type=Typed)
+        return decode_plain(read_plain(run.typed), Typed)
     except (OSError, ValueError):
         return None
 
@@ -166,7 +168,7 @@ def _after(before: Before, file: Path | None, sets: tuple[str, ...], *, cwd: Pat
             raise ConfigError(
                 f"{run.id} does not know from which file it was made: name one", hint=f"ftsup submit --continue {run.id} FILE"
             )
-        return After(config=before.config, text=run.config_yaml.read_bytes(), typed=None, changes=(), keys=())
+        return After(config=before.config, text=read_plain(run.config_yaml), typed=None, changes=(), keys=())
     base = Path(typed.cwd) if typed else Path(before.config.workdir)
     if file is not None:
         path, every = (cwd / file), sets
@@ -176,12 +178,13 @@ def _after(before: Before, file: Path | None, sets: tuple[str, ...], *, cwd: Pat
         if not path.exists():
             click.echo(f"{path} is not there any more: the run's own copy counts", err=True)
             path = run.config_yaml
+    text = read_plain(path)
     config = placed(load(path, sets=every).config, cwd=base)
     found = tuple(_differences(before.config, config))
     kept = Typed(file=str(path.absolute()) if path != run.config_yaml or typed is None else typed.file, sets=every, cwd=str(base))
     return After(
         config=config,
-        text=path.read_bytes(),
+        text=text,
         typed=kept,
         changes=tuple(f"{key}: {old} -> {new}" for key, old, new in found),
         keys=tuple(key for key, _, _ in found),

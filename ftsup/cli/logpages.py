@@ -12,7 +12,7 @@ import msgspec
 
 from ftsup.errors import RunError
 from ftsup.events import Epoch, Fault
-from ftsup.plain import read_plain
+from ftsup.plain import decode_plain, read_plain
 from ftsup.report import tails
 from ftsup.report.tails import Source, Tail
 from ftsup.report.words import one_line
@@ -148,8 +148,8 @@ def incident(run: RunDir, number: int, page: Page, *, node: str | None, lines: i
 
 def _told(folder: Path) -> Told:
     try:
-        return msgspec.json.decode(read_plain(folder / "incident.json"), type=Told)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return decode_plain(read_plain(folder / "incident.json"), Told)
+    except (OSError, ValueError):
         return Told()
 
 

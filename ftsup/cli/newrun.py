@@ -167,7 +167,8 @@ def submit_run(ports: Ports, run: RunDir, chosen: Cluster) -> str:
     except (Unanswered, Unreadable, KeyboardInterrupt) as error:
         raise Lost(run, why=getattr(error, "message", "") or "interrupted") from error
     with suppress(OSError):  # the job is in the queue: nothing may make us remove its directory now
-        with run.jobs.open("a") as file:
+        fd = os.open(run.jobs, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o640)
+        with os.fdopen(fd, "w") as file:
             file.write(f"{job}\n")
         run.jobs.chmod(0o640)
     return job

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from ftsup.config import Config, from_json, load
 from ftsup.errors import RunError
+from ftsup.plain import read_plain
 
 
 def of_file(file: Path) -> Config:
@@ -18,10 +17,10 @@ def of_file(file: Path) -> Config:
 def of_json(path: Path) -> Config:
     """What `ftsup submit` wrote down; RunError where that is gone, torn, or of another version."""
     try:
-        return from_json(path.read_bytes())
+        return from_json(read_plain(path))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}", hint="--config FILE names another configuration") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise RunError(
             f"{path} is torn, or of another version of ftsup: {error}", hint="--config FILE names another configuration"
         ) from error

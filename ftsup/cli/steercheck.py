@@ -10,6 +10,7 @@ from ftsup.checkpoint.home import Home
 from ftsup.config import Config, from_json
 from ftsup.errors import RunError, SlurmError
 from ftsup.nearest import did_you_mean
+from ftsup.plain import read_plain, told
 from ftsup.ports import Disk, Node
 from ftsup.rundir import RunDir
 
@@ -18,9 +19,9 @@ SHOWN = 10
 
 def _config(run: RunDir) -> Config:
     try:
-        return from_json(run.config_json.read_bytes())
+        return from_json(read_plain(run.config_json))
     except (OSError, ValueError) as error:
-        raise RunError(f"{run.config_json} cannot be read: {error}") from error
+        raise RunError(f"{run.config_json} cannot be read: {told(error)}") from error
 
 
 def earlier(run: RunDir, disk: Disk, from_step: int) -> str:

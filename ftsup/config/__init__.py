@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ftsup.config.check import OWNED, PLACEHOLDERS, findings, short_warning
 from ftsup.config.keys import Checkpoint, Config, Handlers, Launch, Launcher, Notify, Requeue, Share, SlurmOptions, Waits, Warning_
 from ftsup.config.read import Loaded, read
+from ftsup.plain import decode_plain
 
 __all__ = [
     "OWNED", "PLACEHOLDERS", "Checkpoint", "Config", "Handlers", "Launch", "Launcher", "Loaded", "Notify", "Requeue", "Share",
@@ -34,4 +35,4 @@ def to_json(config: Config) -> bytes:
 
 def from_json(data: bytes) -> Config:
     """What `to_json` wrote; `env` is empty."""
-    return msgspec.json.decode(data, type=Config)
+    return decode_plain(data, Config)

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from ftsup.incident.stacks import Frame, main_thread
+from ftsup.plain import decode_plain, open_plain
 from ftsup.report.words import one_line
 
 _NODES, _FILES = 64, 400
@@ -67,7 +68,7 @@ def stack(evidence: Evidence, *, node: str, rank: int) -> tuple[str, tuple[Frame
         return "", ()
     path = Path(evidence.path) / name
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             frames = main_thread(file.read(_CAP).decode(errors="replace"))
     except OSError:
         return str(path), ()
@@ -94,7 +95,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 def _read(path: Path, default: T) -> T:
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_CAP), type=type(default))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        with open_plain(path) as file:
+            return decode_plain(file.read(_CAP), type(default))
+    except (OSError, ValueError):
         return default

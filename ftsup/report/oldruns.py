@@ -19,6 +19,7 @@ import msgspec
 from ftsup import eventlog
 from ftsup.config import Config, from_json
 from ftsup.events import VerdictKind
+from ftsup.plain import read_plain
 from ftsup.report import runs
 from ftsup.report.story import tell
 from ftsup.report.words import parsed
@@ -107,8 +108,8 @@ def _over(run: RunDir, *, now: datetime, older_s: float, whole: bool, stamp: tup
     notes: list[str] = []
     story = runs.view(run, tell(eventlog.stream(run.events, notes)), notes).story
     try:
-        config = from_json(run.config_json.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        config = from_json(read_plain(run.config_json))
+    except ValueError:
         return Left.UNREADABLE
     last = parsed(story.last.wall) if story.last else None
     ended = story.stage.over and story.verdict is not None and story.verdict.kind in _ENDED

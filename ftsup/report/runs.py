@@ -15,6 +15,7 @@ import msgspec
 from ftsup import eventlog
 from ftsup.errors import RunError
 from ftsup.nearest import did_you_mean
+from ftsup.plain import decode_plain, read_plain, told
 from ftsup.policy.outlook import Outlook
 from ftsup.report.story import Stage, Story, tell
 from ftsup.report.words import one_line
@@ -22,6 +23,7 @@ from ftsup.rundir import RunDir
 
 STAMP = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _NEAR = 3
+_JOBS_BYTES = 1 << 20
 
 
 class RankNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,9 +121,10 @@ def _begins(run: RunDir, text: str) -> bool:
 def jobs(run: RunDir) -> tuple[str, ...]:
     """The job ids of a run, the newest last."""
     try:
-        return tuple(run.jobs.read_text(encoding="utf-8", errors="replace").split())
+        words = read_plain(run.jobs, cap_bytes=_JOBS_BYTES).decode("utf-8", "replace").split()
     except OSError:
         return ()
+    return tuple(word for word in words if word.isprintable())
 
 
 def read(run: RunDir) -> View:
@@ -157,8 +160,8 @@ def view(run: RunDir, story: Story, notes: Sequence[str], *, known: Now | None =
 def continuation(run: RunDir) -> int:
     """How often the run was continued; the newest may have no leader yet."""
     try:
-        n = msgspec.json.decode(run.continued.read_bytes(), type=dict[str, Any])["n"]
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, KeyError):
+        n = decode_plain(read_plain(run.continued), dict[str, Any])["n"]
+    except (OSError, ValueError, KeyError):
         return 0
     return n if isinstance(n, int) else 0
 
@@ -166,9 +169,9 @@ def continuation(run: RunDir) -> int:
 def now_of(run: RunDir) -> tuple[Now | None, list[str]]:
     """The leader's view of now, and what there is to say about it."""
     try:
-        data: Any = msgspec.json.decode(run.status.read_bytes())
+        data: Any = decode_plain(read_plain(run.status), object)
         return msgspec.convert(data, Now, strict=False), []
     except FileNotFoundError:
         return None, []
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        return None, [f"status.json cannot be read: {error}"]
+    except (OSError, ValueError) as error:
+        return None, [f"status.json cannot be read: {told(error)}"]

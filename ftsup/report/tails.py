@@ -6,11 +6,13 @@ asked for their size: an open is what makes a network disk tell the truth.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -81,6 +83,8 @@ class Tail:
         self._offset = 0
         self._shorter = self._gone = False
         self._blank = 0
+        self._unfinished = -1
+        """The size at which all that is new was the beginning of a line: it is not read again and again."""
         self._failed = ""
 
     def lines(self, source: Source, *, end: bool) -> Iterator[bytes]:
@@ -132,7 +136,12 @@ class Tail:
                 size = file.seek(0, os.SEEK_END)
                 if size < self._offset:
                     return self._cut(), True
-                file.seek(self._offset)
+                if size == self._unfinished and not end:
+                    return [], True
+                data_at = _behind_hole(file, self._offset, size)
+                if data_at > self._offset and not end:
+                    return [], True
+                self._offset = file.seek(data_at)
                 data = file.read(_PIECE)
                 data += file.readline(_LINE_CAP) if data and not data.endswith(b"\n") else b""
                 whole = file.tell() >= size
@@ -143,7 +152,10 @@ class Tail:
             return self._fail(error), True
         self._failed, self._gone = "", False
         before = self._offset
-        return self._taken(data, end=end), whole or self._offset == before
+        lines = self._taken(data, end=end)
+        stuck = self._offset == before
+        self._unfinished = size if stuck and b"\0" not in data else -1
+        return lines, whole or stuck
 
     def _taken(self, data: bytes, *, end: bool) -> list[bytes]:
         """The lines of what was read, up to where they can be trusted."""
@@ -168,3 +180,11 @@ class Tail:
         new = [] if said == self._failed else [OURS + f"this log cannot be read: {said}".encode()]
         self._failed = said
         return new
+
+
+def _behind_hole(file: BinaryIO, offset: int, size: int) -> int:
+    """Where the next bytes are that somebody wrote: a hole may be large, and holds nothing."""
+    try:
+        return os.lseek(file.fileno(), offset, os.SEEK_DATA)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else offset

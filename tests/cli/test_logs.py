@@ -145,7 +145,8 @@ def test_logs_that_are_no_files_are_said_and_keep_nobody(world):
     os.mkfifo(folder / "n2.log")
     write_log(run, "1.1", "n3", "fine\n")
     shown = world.type(logs).stdout.splitlines()
-    assert shown == [f"{node}: [ftsup] this log cannot be read: it is not a plain file" for node in ("n1", "n2")] + ["n3: fine"]
+    why = {"n1": "Is a directory", "n2": "it is not a plain file"}
+    assert shown == [*(f"{node}: [ftsup] this log cannot be read: {text}" for node, text in why.items()), "n3: fine"]
 
 
 # While it grows -----------------------------------------------------------------------------------------------------------
