@@ -123,7 +123,7 @@ def stream(path: Path, notes: list[str]) -> Iterator[Line]:
 
 
 def gist(path: Path, *, last: int = 20) -> Iterator[Line]:
-    """The lines that led to orders, those of leaders that began, the last ones, and the last that tell of progress.
+    """The lines that led to orders, those of leaders and continuations that began, the last ones, and the last that tell of progress.
 
     The routine that lies between, nearly all of a long log, is not even decoded.
     """
@@ -134,7 +134,7 @@ def gist(path: Path, *, last: int = 20) -> Iterator[Line]:
     reader = _Reader(gaps=False)
     wanted = {*range(len(texts))[-last:], *[n for n, text in enumerate(texts) if b'"Progressed"' in text][-last:]}
     for n, text in enumerate(texts):
-        if n in wanted or b'"orders":[' in text or b'"LeaderStarted"' in text:
+        if n in wanted or b'"orders":[' in text or b'"LeaderStarted"' in text or b'"Continued"' in text:
             line = reader.take(text)
             if line is not None:
                 yield line

@@ -10,6 +10,7 @@ from ftsup.report import runs
 from ftsup.report.follow import Follower, gist
 from ftsup.report.page import page
 from ftsup.report.runs import View
+from ftsup.report.story import Stage
 from ftsup.rundir import RunDir
 from tests.report.leader import BEGAN, NODES, Leader
 from tests.report.scenes import trained
@@ -104,3 +105,20 @@ def test_the_gist_is_what_a_list_shows_wherever_the_log_ends(run):
         leader.lines = lines[:end]
         write(run, leader)
         assert facts(gist(run)) == facts(runs.read(run)), end
+
+
+def test_the_gist_of_a_run_that_was_continued_long_ago(run):
+    leader = trained()
+    leader.take(ev.Asked(request=ev.Request.PAUSE, who="ada"))
+    leader.after(31).take(ev.Tick())
+    leader.take(ev.Decided(mirrored=True))
+    run.continued.write_text('{"n": 1, "who": "ada"}')
+    leader.after(60).take(ev.Continued(n=1, who="ada"))
+    leader.take(ev.LeaderStarted(job="8", restarts=0, host="n1", pid=1, nodes=NODES))
+    for node in NODES:
+        leader.take(ev.NodeUp(node=node, instance=f"{node}.8"))
+    leader.launch(checkpoint=100)
+    for _ in range(50):
+        leader.after(60).train(leader.state.best_step + 60)
+    write(run, leader)
+    assert gist(run).story.stage is runs.read(run).story.stage is Stage.TRAINING
