@@ -36,6 +36,7 @@ COMMANDS = {
     "cancel": ("ftsup.cli.steer", "cancel", "End a run for good."),
     "checkpoints": ("ftsup.cli.checkpoints", "checkpoints", "Look at, verify, seal, choose and prune checkpoints."),
     "clean": ("ftsup.cli.clean", "clean", "Remove the logs and incidents of old runs."),
+    "doctor": ("ftsup.cli.doctor", "doctor", "Look for what will not work here, and say what to set."),
     "config": ("ftsup.cli.config", "config", "Check and explain configurations."),
     "demo": ("ftsup.cli.demo", "demo", "Watch a run survive faults on this machine."),
     "completion": ("ftsup.cli.completion", "completion", "Print what makes TAB complete commands, runs and files."),

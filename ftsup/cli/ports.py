@@ -38,6 +38,8 @@ class Ports:
     user: str
     disk: Callable[[Callable[[int], None]], Disk] = field(default_factory=lambda: _disk)
     """The disk, which tells the size of each piece that is read."""
+    slurm_within: Callable[[Mapping[str, str], float], Slurm] = field(default_factory=lambda: _commands)
+    """As `slurm`, with so many seconds for each call."""
     terminal: bool = False
     """A person sits there, who can be asked."""
 
@@ -57,10 +59,10 @@ def real() -> Ports:
     )
 
 
-def _commands(environ: Mapping[str, str]) -> Slurm:
-    from ftsup.slurm.commands import Commands  # noqa: PLC0415 - most commands ask Slurm nothing
+def _commands(environ: Mapping[str, str], deadline_s: float | None = None) -> Slurm:
+    from ftsup.slurm.commands import DEADLINE_S, Commands  # noqa: PLC0415 - most commands ask Slurm nothing
 
-    return Commands(environ=environ)
+    return Commands(environ=environ, deadline_s=DEADLINE_S if deadline_s is None else deadline_s)
 
 
 def _disk(each: Callable[[int], None]) -> Disk:

@@ -1,0 +1,313 @@
+"""Doctor's rules about the cluster: what Slurm's settings, partitions and nodes mean for this configuration. Pure.
+
+Each rule looks at the facts and yields findings; nothing where Slurm did not say, for `answers` says that once for all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ftsup.config import Handlers, Requeue, short_warning
+from ftsup.ports import NodeState, Partition
+from ftsup.report.doctorfacts import Facts, Finding, note, ok, problem, warning
+from ftsup.report.words import count, names
+from ftsup.units import duration
+
+SAVE_S = 60
+"""Less than this for the last save is little."""
+EARLY_S = 60
+"""Slurm may send the warning so much too early."""
+SHORT_S = 10
+_OLDEST = (22, 5)
+
+
+def answers(facts: Facts) -> Iterator[Finding]:
+    """Whether Slurm answered; whether it is the mock."""
+    cluster = facts.cluster
+    if cluster.mock:
+        yield note(f"this is the mock Slurm: {cluster.choice or 'it is on PATH, or was asked for'}", "--cluster slurm asks the real one")
+    if cluster.silence:
+        yield warning(f"unknown: what the cluster is like ({cluster.silence})", "ask again when `scontrol ping` says UP")
+    elif cluster.settings is not None and not cluster.mock:
+        yield ok(f"Slurm {cluster.word('SLURM_VERSION') or '(version unknown)'} answers")
+
+
+def version(facts: Facts) -> Iterator[Finding]:
+    """Versions older than any that was tried."""
+    found = re.match(r"(\d+)\.(\d+)", facts.cluster.word("SLURM_VERSION"))
+    if found and (int(found[1]), int(found[2])) < _OLDEST:
+        yield warning(f"Slurm is {facts.cluster.word('SLURM_VERSION')}: ftsup was never tried below 22.05")
+
+
+def kill_wait(facts: Facts) -> Iterator[Finding]:
+    """KillWait: what is left to end well once Slurm has said TERM."""
+    found_s = facts.cluster.seconds("KillWait")
+    if found_s is None:
+        return
+    left_s = max(found_s - facts.config.waits.kill_margin_s, 0.5)
+    said = f"KillWait is {duration(found_s)}: told to end, ftsup has {duration(left_s)} to stop ranks and keep evidence"
+    if found_s < SHORT_S:
+        yield warning(said, f"ask for KillWait=30; until then set grace: {duration(min(left_s, facts.config.grace_s))}")
+    else:
+        yield ok(said)
+
+
+def warning_lead(facts: Facts) -> Iterator[Finding]:
+    """The warning must come before KillWait and the requeue, by as long as a save takes."""
+    config, wait_s = facts.config, facts.cluster.seconds("KillWait")
+    if wait_s is None:
+        return
+    lead_s = config.slurm.warning.lead_s
+    needed_s = round(wait_s + config.waits.end_margin_s + SAVE_S)
+    todo = f"set slurm.signal: {config.slurm.warning.signal}@{needed_s}, and more where a save takes longer than {SAVE_S} s"
+    left_s = lead_s - wait_s - config.waits.end_margin_s
+    if short := short_warning(config, kill_wait_s=wait_s):
+        yield problem(f"slurm.signal is {config.slurm.signal}: {short}", todo)
+    elif left_s < SAVE_S:
+        yield warning(f"slurm.signal is {config.slurm.signal} and KillWait {duration(wait_s)}: {duration(left_s)} are left to save", todo)
+    else:
+        yield ok(f"slurm.signal is {config.slurm.signal}: {duration(left_s)} are left to save before the requeue")
+
+
+def unkillable(facts: Facts) -> Iterator[Finding]:
+    """A node whose processes take longer to die is drained."""
+    found_s = facts.cluster.seconds("UnkillableStepTimeout")
+    if found_s is None:
+        return
+    said = f"UnkillableStepTimeout is {duration(found_s)}: Slurm drains a node whose processes take longer to die"
+    if found_s < EARLY_S:
+        yield warning(said, "ask for 180 s: GPU memory of a big job can take a minute to go")
+    else:
+        yield ok(said)
+
+
+def requeue(facts: Facts) -> Iterator[Finding]:
+    """Whether jobs may be requeued."""
+    default = facts.cluster.word("JobRequeue")
+    if facts.config.slurm.requeue is not Requeue.REQUEUE:
+        yield note(f"slurm.requeue is {facts.config.slurm.requeue.value}: the job is not requeued")
+    elif default == "0":
+        yield note(
+            "JobRequeue is 0: jobs are not requeueable unless they ask, which ftsup does (--requeue)",
+            "set slurm.requeue: chain where `scontrol show job` says Requeue=0 all the same",
+        )
+    elif default:
+        yield ok(f"JobRequeue is {default}: jobs can be requeued")
+
+
+def requeue_exit(facts: Facts) -> Iterator[Finding]:
+    """Slurm requeues by exit code what ftsup has ended for good."""
+    for key, what in (("RequeueExit", "requeues"), ("RequeueExitHold", "requeues and holds")):
+        value = facts.cluster.word(key)
+        if value and _has(value, 1):
+            yield warning(
+                f"{key} is {value}: Slurm {what} a run that ftsup has stopped (exit code 1)",
+                "set slurm.requeue: off or chain (--no-requeue), and ask why the site has it",
+            )
+        elif value:
+            yield note(f"{key} is {value}: Slurm {what} jobs that end with these exit codes")
+
+
+def _has(codes: str, wanted: int) -> bool:
+    """Whether `1-3,75` has a code."""
+    spans = re.findall(r"(\d+)(?:-(\d+))?", codes)
+    return any(int(low) <= wanted <= int(high or low) for low, high in spans)
+
+
+def batch_requeues(facts: Facts) -> Iterator[Finding]:
+    """Past this many lost batch hosts and failed launches, the job is held for good."""
+    value = facts.cluster.word("MaxBatchRequeue")
+    if value.isdigit():
+        said = f"MaxBatchRequeue is {value}: after so many lost batch hosts and failed launches the job is held"
+        yield warning(said, "then: ftsup submit --continue RUN") if int(value) < 3 else ok(said)  # noqa: PLR2004 - a bad day has two
+    elif facts.cluster.settings is not None:
+        yield ok("MaxBatchRequeue is not shown by this Slurm: its own is 5 lost batch hosts, then the job is held")
+
+
+def preemption(facts: Facts) -> Iterator[Finding]:
+    """What preemption does to a job, and whether it is warned."""
+    kind, mode = facts.cluster.word("PreemptType"), facts.cluster.word("PreemptMode").upper()
+    if not mode:
+        return
+    if mode == "OFF" or kind in {"", "preempt/none"}:
+        yield ok("nobody is preempted (PreemptMode=OFF)")
+        return
+    if "CANCEL" in mode:
+        yield warning(
+            f"PreemptMode is {mode}: a preempted job is cancelled, and Slurm never brings it back",
+            "use a partition or qos that is not preempted, or ftsup submit --continue RUN afterwards",
+        )
+    elif "SUSPEND" in mode or "GANG" in mode:
+        yield note(f"PreemptMode is {mode}: a preempted job can be suspended, which ftsup does not take for a hang")
+    if "send_user_signal" in facts.cluster.word("PreemptParameters"):
+        yield ok(f"PreemptMode is {mode}: a preempted job gets the warning (send_user_signal)")
+    else:
+        every = duration(facts.config.checkpoint.every_s)
+        yield note(
+            f"PreemptMode is {mode} without send_user_signal: a preempted job gets only SIGTERM, and up to checkpoint.every "
+            f"({every}) is lost",
+            "set checkpoint.every to what you can lose",
+        )
+
+
+def tracking(facts: Facts) -> Iterator[Finding]:
+    """Who gets the warning signal, and whether orphans stay."""
+    word = facts.cluster.word("ProctrackType")
+    if word.endswith("/cgroup"):
+        yield ok(f"ProctrackType is {word}: nothing outlives its job, and the warning reaches ftsup alone")
+    elif word and facts.config.slurm.handlers is Handlers.PLAIN:
+        name = facts.config.slurm.warning.signal
+        yield warning(
+            f"ProctrackType is {word} and slurm.handlers is plain: {name} reaches data loaders too, and ends them",
+            "set slurm.handlers: at_beat",
+        )
+    elif word:
+        yield note(f"ProctrackType is {word}: the warning reaches every process; ftsup has it ignored where it would kill")
+
+
+def cgroups(facts: Facts) -> Iterator[Finding]:
+    """Whether memory and CPUs are confined."""
+    plugin, memory = (facts.cluster.word(key).lower() for key in ("TaskPlugin", "ConstrainRAMSpace"))
+    if not plugin and facts.cluster.settings is None:
+        return
+    if "cgroup" not in plugin:
+        yield note(f"TaskPlugin is {plugin or 'not set'}: jobs are not confined, and one that takes all memory takes the node along")
+    elif memory == "no":
+        yield note("ConstrainRAMSpace is no: a job's memory is not confined, and one that takes all takes the node along")
+    elif facts.config.slurm.mem_bytes is None and facts.given:
+        default = facts.cluster.word("DefMemPerNode") or facts.cluster.word("DefMemPerCPU") or "not known"
+        yield note(
+            f"memory is confined by cgroups, and slurm.mem is not set: the cluster's default counts ({default})",
+            "set slurm.mem: 0 for all of it",
+        )
+    else:
+        yield ok("memory and CPUs are confined by cgroups")
+
+
+def prologs(facts: Facts) -> Iterator[Finding]:
+    """Scripts of the site that run before ours."""
+    found = [f"{key}={value}" for key in ("Prolog", "TaskProlog", "SrunProlog") if (value := facts.cluster.word(key))]
+    limit_s = facts.cluster.seconds("PrologEpilogTimeout")
+    hello_s = facts.config.waits.hello_s
+    if found and limit_s is not None and hello_s < limit_s < 65534:  # noqa: PLR2004 - Slurm's "no limit"
+        yield warning(
+            f"{', '.join(found)} may take {duration(limit_s)} (PrologEpilogTimeout), and waits.hello is {duration(hello_s)}",
+            f"set waits.hello: {duration(limit_s + 60)}",
+        )
+    elif found:
+        yield note(f"{', '.join(found)} runs on each node before ftsup does: its time counts in waits.hello ({duration(hello_s)})")
+    elif facts.cluster.settings is not None:
+        yield ok("no prolog of the site runs before ftsup")
+
+
+def submit_plugins(facts: Facts) -> Iterator[Finding]:
+    """What may change our options on the way."""
+    if value := facts.cluster.word("JobSubmitPlugins"):
+        yield note(f"JobSubmitPlugins is {value}: the site may change or refuse options", "ftsup submit --dry-run --cluster slurm asks it")
+
+
+def accounts(facts: Facts) -> Iterator[Finding]:
+    """A site that charges every job."""
+    enforced = facts.cluster.word("AccountingStorageEnforce").lower()
+    if enforced and not facts.config.slurm.account and facts.given:
+        yield note(
+            f"AccountingStorageEnforce is {enforced}: jobs are charged, and slurm.account is not set", "set it, or have a default one"
+        )
+
+
+def node_loss(facts: Facts) -> Iterator[Finding]:
+    """How long a dead node goes unseen."""
+    found_s = facts.cluster.seconds("SlurmdTimeout")
+    if found_s is not None:
+        said = f"SlurmdTimeout is {duration(found_s)}: so long Slurm takes to call a silent node DOWN"
+        yield note(said) if found_s > 600 or found_s == 0 else ok(said)  # noqa: PLR2004 - twice Slurm's default
+
+
+def arrays_and_mpi(facts: Facts) -> Iterator[Finding]:
+    """MaxArraySize and MpiDefault: nothing to do, people ask."""
+    if size := facts.cluster.word("MaxArraySize"):
+        yield ok(f"MaxArraySize is {size}: ftsup submits no arrays, one run is one job")
+    if (mpi := facts.cluster.word("MpiDefault")) and mpi != "none":
+        yield ok(f"MpiDefault is {mpi}: ftsup starts its steps with --mpi=none")
+
+
+def partitions(facts: Facts) -> Iterator[Finding]:
+    """The partition: there, up, with enough nodes, and its time limit."""
+    chosen, known = facts.chosen(), facts.cluster.partitions
+    if chosen is None or known is None:
+        return
+    wanted = facts.config.slurm.partition
+    missing = [name for name in wanted.split(",") if wanted and name not in {each.name for each in known}]
+    there = f"there are {names([each.name for each in known])}"
+    if missing:
+        yield problem(f"slurm.partition is {wanted}: there is no partition {names(missing)}", f"set another: {there}")
+    elif not chosen:
+        yield problem("slurm.partition is not set, and the cluster has no default partition", f"set slurm.partition; {there}")
+    for each in chosen:
+        yield from _partition(facts, each)
+
+
+def _partition(facts: Facts, partition: Partition) -> Iterator[Finding]:
+    slurm, limit_s = facts.config.slurm, partition.limit_s
+    name = f"partition {partition.name}"
+    if not partition.up:
+        yield problem(f"{name} is not UP: nothing starts in it", "set slurm.partition to another")
+    if slurm.nodes > len(partition.nodes):
+        yield problem(
+            f"slurm.nodes is {slurm.nodes}, and {name} has {count(len(partition.nodes), 'node')}", "set slurm.nodes or slurm.partition"
+        )
+    if slurm.time_s is not None and limit_s is not None and slurm.time_s > limit_s:
+        yield problem(
+            f"slurm.time is {duration(slurm.time_s)}, and {name} allows {duration(limit_s)} (MaxTime)",
+            f"set slurm.time: {duration(limit_s)}",
+        )
+    elif limit_s is not None and limit_s <= slurm.warning.lead_s:
+        yield problem(
+            f"{name} allows {duration(limit_s)} (MaxTime), no longer than the lead of slurm.signal ({slurm.signal})", "set a shorter lead"
+        )
+    else:
+        longest = "unlimited" if limit_s is None else duration(limit_s)
+        yield ok(f"{name} is there, with {count(len(partition.nodes), 'node')}; MaxTime is {longest}")
+    if partition.accounts and slurm.account not in partition.accounts:
+        yield warning(
+            f"{name} is for accounts {names(partition.accounts)}, and slurm.account is {slurm.account or 'not set'}", "set slurm.account"
+        )
+
+
+def nodes(facts: Facts) -> Iterator[Finding]:
+    """Enough nodes that work, with the GPUs and CPUs that are asked for."""
+    found, slurm = facts.chosen_nodes(), facts.config.slurm
+    if not found:
+        return
+    able = [node for node in found if (slurm.gpus_per_node or 0) <= node.gpus and (slurm.cpus_per_task or 0) <= (node.cpus or 1 << 20)]
+    up = [node for node in able if node.state is NodeState.UP]
+    asked = " and ".join(count(number, what) for number, what in ((slurm.gpus_per_node, "GPU"), (slurm.cpus_per_task, "CPU")) if number)
+    said = f"{len(up)} of {count(len(found), 'node')} of the partition can be had now" + (f" with {asked}" if asked else "")
+    if len(able) < slurm.nodes:
+        most = max(found, key=lambda node: (node.gpus, node.cpus))
+        yield problem(
+            f"slurm.nodes is {slurm.nodes}, and only {len(able)} of {count(len(found), 'node')} of the partition "
+            f"have {asked or 'what is asked'}; {most.name} has {count(most.gpus, 'GPU')} and {count(most.cpus, 'CPU')}",
+            "set slurm.nodes, slurm.gpus_per_node or slurm.cpus_per_task",
+        )
+    elif len(up) < slurm.nodes:
+        down = [f"{node.name} ({node.raw})" for node in able if node.state is not NodeState.UP]
+        yield warning(f"{said}, and slurm.nodes is {slurm.nodes}: the job waits for {names(down)}")
+    elif slurm.gpus_per_node is None and "gres" not in slurm.extra and any(node.gpus for node in found) and facts.given:
+        yield note(
+            f"{said}; they have up to {count(max(node.gpus for node in found), 'GPU')}, and none is asked for", "set slurm.gpus_per_node"
+        )
+    else:
+        yield ok(said)
+
+
+def kinds_of_job(facts: Facts) -> Iterator[Finding]:
+    """What ftsup cannot do: several clusters, heterogeneous jobs."""
+    extra = facts.config.slurm.extra
+    if "clusters" in extra:
+        yield problem(
+            f"slurm.extra.clusters is {extra['clusters']}: a run lives on one cluster", "leave it out, and submit on that cluster"
+        )
+    if "het-group" in extra or (facts.job is not None and facts.job.heterogeneous):
+        yield problem("this is a heterogeneous job, which ftsup cannot run: all its nodes must be alike", "ask for nodes of one kind")
