@@ -124,7 +124,7 @@ class Slurm(Protocol):
         """
 
     def show(self, job_id: str) -> Job:
-        """The job as it is now; state GONE when Slurm answers that it does not know it."""
+        """The job as it is now, or as accounting says that it ended; GONE when Slurm answers that it does not know it (any more)."""
 
     def requeue(self, job_id: str) -> None:
         """Ask to requeue, only if it is running (`incomplete`). A 0 proves nothing: believe `show` afterwards."""

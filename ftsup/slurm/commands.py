@@ -15,12 +15,15 @@ from typing import Protocol, TypeVar
 from ftsup import proc
 from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
 from ftsup.ports import Job, JobState, Node, Partition
-from ftsup.slurm import hostlist, jobs
+from ftsup.slurm import accounting, hostlist, jobs
 
 T = TypeVar("T")
 
 DEADLINE_S = 30.0
 """A controller that is away costs a command 9 to 18 s before it says so itself, in words better than ours."""
+
+SACCT_S = 10.0
+"""How long sacct may take: its data base is known to be slow, and its answer is an extra."""
 
 SOON_S = 3
 """What `start_now` waits. A node that ended a job refuses whatever was signed in or before that second by its own clock; a job
@@ -110,11 +113,11 @@ class Commands:
         return _sentence(done.err or done.out) if test_only else jobs.parse_submitted(done.out)
 
     def show(self, job_id: str) -> Job:
-        """The job now. For a pending job with a start time, Slurm is also asked what time it is."""
+        """The job now. For a pending job with a start time, Slurm is also asked what time it is; for a forgotten one, sacct."""
         _check_id(job_id)
         done = self._scontrol("show", "job", job_id, fine=_NO_SUCH_JOB)
         if not done.ok:
-            return Job(job_id=job_id, state=JobState.GONE)
+            return self._remembered(job_id) or Job(job_id=job_id, state=JobState.GONE)
         job = jobs.parse_job(done.out, wanted=job_id)
         if job.state is not JobState.PENDING:
             return job
@@ -131,11 +134,18 @@ class Commands:
 
     def nodes(self, names: Sequence[str] = ()) -> list[Node]:
         """Refused when one of the names is no node."""
-        return jobs.parse_nodes(self._scontrol("show", "node", *([_hosts(names)] if names else [])).out)
+        found = jobs.parse_nodes(self._scontrol("show", "node", *([_hosts(names)] if names else [])).out)
+        missing = set(names) - {node.name for node in found}
+        if missing or not found:
+            raise Unreadable(f"scontrol show node printed nothing of {hostlist.compress(sorted(missing)) or 'any node'}")
+        return found
 
     def partitions(self) -> list[Partition]:
         """As `scontrol show partition` lists them."""
-        return jobs.parse_partitions(self._scontrol("show", "partition").out)
+        found = jobs.parse_partitions(self._scontrol("show", "partition").out)
+        if not found:
+            raise Unreadable("scontrol show partition printed none")
+        return found
 
     def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
         """Slurm replaces the list, so it is read first and read again afterwards."""
@@ -163,6 +173,14 @@ class Commands:
         if self.show(job_id).completing:
             raise Refused(f"job {job_id} is still ending on its nodes", hint="ask again once it is PENDING")
         self._scontrol("update", f"JobId={job_id}", f"StartTime=now+{SOON_S}")
+
+    def _remembered(self, job_id: str) -> Job | None:
+        """How it ended, where there is accounting, and it answers soon; GONE is true without it."""
+        done = self._run(accounting.argv(job_id), deadline_s=min(SACCT_S, self._deadline_s), env=self._environ)
+        try:
+            return accounting.parse_ended(done.out, wanted=job_id) if done.ok else None
+        except Unreadable:
+            return None
 
     def _scontrol(self, *words: str, fine: re.Pattern[str] | None = None) -> proc.Done:
         return self._call(["scontrol", *words], env={**self._environ, "SLURM_TIME_FORMAT": "%s"}, fine=fine)

@@ -20,9 +20,8 @@ from ftsup.errors import Refused, Unavailable
 from ftsup.ports import Job, JobState, Node, NodeState, Partition
 from ftsup.slurm.commands import SOON_S, scrubbed
 from ftsup.slurm.hostlist import compress, expand
-from ftsup.slurm.jobs import duration_s
+from ftsup.slurm.jobs import FINISHED, duration_s
 
-FINISHED = frozenset(JobState) - {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN, JobState.GONE}
 _LETTERS = {"N": "nodes", "J": "job-name", "t": "time", "x": "exclude", "H": "hold", "p": "partition", "w": "nodelist"}
 _FLAGS = {"hold", "requeue", "no-requeue"}
 _NAMES = {"nodes", "job-name", "time", "exclude", "partition", "nodelist", *_FLAGS}

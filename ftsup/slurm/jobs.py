@@ -35,6 +35,8 @@ JOB_STATES = {
     # COMPLETING hides whether the job ends or is being requeued, and STAGE_OUT likewise: UNKNOWN, and `completing`.
 }
 COMPLETING = {"COMPLETING", "STAGE_OUT"}
+FINISHED = frozenset(JobState) - {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN, JobState.GONE}
+"""How a job ends."""
 
 NODE_SUFFIXES = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "%": "POWERING_DOWN", "$": "MAINTENANCE", "@": "REBOOT", "^": "REBOOT"}
 """Letters after a node's state; `#` (powering up), `!` and `-` (planned) change nothing for us."""
@@ -56,8 +58,11 @@ _FIELD = re.compile(r"(?:^|(?<=\s))([A-Za-z][\w/:&.-]*)=")
 _FREE_TEXT = {"JobName", "Command", "WorkDir", "StdErr", "StdIn", "StdOut", "SubmitLine", "Comment", "AdminComment", "SystemComment"}
 _FREE_TEXT |= {"Extra", "OS"}
 """What people write: the value goes to the end of its line, and no field is looked for in it."""
+_ONE_LINE = re.compile(r"\s(?:Job)?State=")
+"""In a record's first line: it was printed with `--oneliner`, and no empty line follows."""
 _SETTING = re.compile(r"([A-Za-z]\w*)\s*= ?(.*)")
 _AS_OF = "Configuration data as of"
+_LAST_OF_CONFIG = "Slurmctld("
 _DURATION = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
 _NO_DURATION = {"UNLIMITED", "INFINITE", "INVALID", "N/A", "NONE", "UNKNOWN", "NOT_SET", "PARTITION_LIMIT", ""}
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^,:()]+)?:(\d{1,4})(?=[(,]|$)", re.ASCII)
@@ -121,8 +126,8 @@ def parse_partitions(text: str) -> list[Partition]:
 def parse_config(text: str) -> dict[str, str]:
     """What `scontrol show config` printed, as it is: `KillWait`: `30 sec`."""
     found = {match[1]: match[2].strip() for line in text.splitlines() if (match := _SETTING.fullmatch(line.rstrip()))}
-    if "KillWait" not in found:
-        raise Unreadable(f"scontrol show config printed no KillWait, but {shortened(text)}")
+    if "KillWait" not in found or not any(line.startswith(_LAST_OF_CONFIG) for line in text.splitlines()):
+        raise Unreadable(f"scontrol show config printed no KillWait, or no end, but {shortened(text)}")
     return found
 
 
@@ -182,20 +187,35 @@ def warning_signal(option: str) -> WarningSignal:
 
 
 def _records(text: str, *, first: str) -> Iterator[dict[str, str]]:
-    """The records of a `scontrol show`: each begins with a line of the field `first`; what comes before is not Slurm's."""
+    """The records of a `scontrol show`: each begins with a line of the field `first`; what comes before is not Slurm's. An empty
+    line ends each: one without it was cut, and what it lacks must not be read as "none".
+    """
     fields: dict[str, str] | None = None
+    whole = True
     for line in text.splitlines():
         if line.startswith(f"{first}="):
             if fields is not None:
-                yield fields
+                yield _whole(fields, whole=whole)
             fields = {}
-        elif not line.startswith(" "):
-            continue  # a banner, or the rest of a job name with a line break in it: Slurm's own lines are indented
+        elif not line.strip():
+            whole = whole or not line
+            continue
+        elif not line.startswith(" ") or (first == "JobId" and "UserId" not in (fields or ()) and not line.startswith("   UserId=")):
+            continue  # a banner, or the rest of a job name with a line break in it, whatever that spells: Slurm's lines are indented
         if fields is not None:
+            whole = line.startswith(first) and bool(_ONE_LINE.search(line))
+            if "Command" in fields:
+                continue  # what follows in a job is paths, and what people wrote, on several lines if they like
             for key, value in _fields(line, free_reason=first == "NodeName"):
                 fields.setdefault(key, value)
     if fields is not None:
-        yield fields
+        yield _whole(fields, whole=whole)
+
+
+def _whole(fields: dict[str, str], *, whole: bool) -> dict[str, str]:
+    if not whole:
+        raise Unreadable(f"scontrol's answer ends in the middle: {shortened(str(fields))}")
+    return fields
 
 
 def _fields(line: str, *, free_reason: bool) -> Iterator[tuple[str, str]]:

@@ -79,8 +79,9 @@ def test_show_asks_for_slurms_time_only_while_the_job_waits():
 
 @pytest.mark.parametrize("err", ["slurm_load_jobs error: Invalid job id specified\n", "Invalid job id specified", "Job 9_3 not found\n"])
 def test_only_slurms_own_words_mean_gone(err):
-    _, slurm = asked({"code": 1, "err": err})
+    runner, slurm = asked({"code": 1, "err": err}, {"code": 1, "err": "Slurm accounting storage is disabled\n"})
     assert slurm.show("9_3").state is JobState.GONE
+    assert [argv[0] for argv in runner.calls] == ["scontrol", "sacct"]
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ def test_what_people_write_is_no_field():
     assert job_of(text) == job_of(said("job-running.txt"))
     text = altered("JobName=two words", "JobName=a\nJobState=FAILED Restarts=7")
     assert (job_of(text).state, job_of(text).restarts, job_of(text).name) == (JobState.RUNNING, 0, "a")
+    text = altered("JobName=two words", "JobName=a\n   JobState=FAILED Restarts=7")
+    assert (job_of(text).state, job_of(text).restarts) == (JobState.RUNNING, 0)
 
 
 def test_a_banner_changes_nothing():
@@ -280,7 +282,7 @@ def test_partitions_as_a_real_slurm_prints_them():
     (changed,) = jobs.parse_partitions(BANNER + text.replace("State=UP", "State=DRAIN").replace("Default=YES", "Default=NO"))
     assert (changed.default, changed.up, changed.limit_s, changed.accounts) == (False, False, 172800.0, ("a", "b"))
     with pytest.raises(Unreadable, match="State"):
-        jobs.parse_partitions("PartitionName=x\n   Nodes=n1\n")
+        jobs.parse_partitions("PartitionName=x\n   Nodes=n1\n\n")
 
 
 @pytest.mark.parametrize(
