@@ -22,9 +22,11 @@ from ftsup.cli.ports import Ports
 from ftsup.config import Config, Share, to_json
 from ftsup.errors import ConfigError, Exit, FtsupError, RunError, Unanswered, Unreadable
 from ftsup.incident import git
+from ftsup.plain import told
 from ftsup.rundir import RunDir
 
 CHECK_S = 20.0
+_ELSEWHERE = "runs_dir: /some/where/else in the configuration, or --set runs_dir=/some/where/else"
 
 
 class Typed(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,9 +85,11 @@ def new_run(ports: Ports, config: Config, file: Path, *, sets: Sequence[str] = (
             _folder(path, mode=mode)
         _folder(run.root, mode=mode, new=True)
         with _removed_on_failure(run.root):
-            _fill(run, config, file)
-            _write(run.typed, msgspec.json.encode(Typed(file=str(file.absolute()), sets=tuple(sets), cwd=str(ports.cwd))), mode=0o600)
-            _write(run.script, script.encode("utf-8", "surrogateescape"), mode=0o600)
+            typed = Typed(file=str(file.absolute()), sets=tuple(sets), cwd=str(ports.cwd))
+            try:
+                _fill(run, config, file, typed=typed, script=script)
+            except OSError as error:  # a full disk, a quota: mostly without a name
+                raise ConfigError(f"runs_dir: {run.root} cannot be filled: {told(error)}; nothing was submitted", hint=_ELSEWHERE) from None
             check_script(run.script)
             with claimed(ports, run):
                 yield run
@@ -112,10 +116,10 @@ def _folder(path: Path, *, mode: int, new: bool = False) -> None:
         path.mkdir(mode=0o700, exist_ok=not new)
         path.chmod(mode)  # whatever the umask is
     except OSError as error:
-        raise ConfigError(f"runs_dir: {path} cannot be made: {error.strerror}") from None
+        raise ConfigError(f"runs_dir: {path} cannot be made: {error.strerror}", hint=_ELSEWHERE) from None
 
 
-def _fill(run: RunDir, config: Config, file: Path) -> None:
+def _fill(run: RunDir, config: Config, file: Path, *, typed: Typed, script: str) -> None:
     from ftsup.supervisor.keys import make_keys  # noqa: PLC0415 - zmq takes as long as the rest of `submit --dry-run`
 
     copy_worker(run)
@@ -124,6 +128,8 @@ def _fill(run: RunDir, config: Config, file: Path) -> None:
     _write(run.config_yaml, file.read_bytes(), mode=0o600)  # `env` stands in it
     _write(run.config_json, to_json(config), mode=0o640)
     _write(run.env_json, msgspec.json.encode(config.env), mode=0o600)
+    _write(run.typed, msgspec.json.encode(typed), mode=0o600)
+    _write(run.script, script.encode("utf-8", "surrogateescape"), mode=0o600)
     if code := git.look(Path(config.workdir)):
         (run.root / "git").mkdir(mode=0o700)
         _write(run.root / "git" / "submit.json", msgspec.json.encode(code), mode=0o600)
@@ -140,9 +146,9 @@ def copy_worker(run: RunDir) -> None:
     """What the ranks import: of this ftsup, whatever was there before."""
     there, aside = run.worker / "ftsup_worker", run.worker / ".ftsup_worker.new"
     shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(
-        Path(ftsup.__file__).parent / "worker", aside, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile
-    )
+    aside.mkdir(parents=True)
+    for path in (Path(ftsup.__file__).parent / "worker").glob("*.py"):  # copytree's error would be a list of errors
+        shutil.copyfile(path, aside / path.name)
     if there.exists():
         shutil.rmtree(there)
     aside.rename(there)

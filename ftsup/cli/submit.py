@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from ftsup.cli import cluster, complete
 from ftsup.cli.cluster import Cluster, Kind
@@ -89,7 +91,9 @@ def submit(
         _submitted(*go_on(ports, continued, runs_dir=runs_dir, file=file, sets=sets), ports.cwd)
         return
     if file is None:
-        raise click.UsageError("Missing argument 'FILE'.")
+        raise click.UsageError("Missing argument 'FILE'. `ftsup init` writes one.")
+    if click.get_current_context().get_parameter_source("runs_dir") is ParameterSource.COMMANDLINE:
+        sets = (*sets, f"runs_dir={json.dumps(str(runs_dir))}")
     config = placed(load(file, sets=(*sets, "checkpoint.force=true") if force else sets).config, cwd=ports.cwd)
     if dry_run:
         _dry_run(ports, config, Kind(kind))

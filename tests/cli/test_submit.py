@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -147,6 +148,26 @@ def test_a_failure_leaves_nothing_behind_and_says_why(world, extra, error, said)
     with pytest.raises(error, match=said):
         raise world.submit(extra, fails=True)
     assert world.files() == set()
+
+
+def test_a_full_disk_leaves_nothing_behind_and_says_where_else(world):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        error = world.submit(fails=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(error, ConfigError)
+    assert (error.message.endswith("cannot be filled: File too large; nothing was submitted"), error.message.count("[")) == (True, 0)
+    assert "--set runs_dir=" in error.hint
+    assert world.files() == set()
+
+
+def test_runs_dir_on_the_command_line_is_where_a_new_run_goes(world):
+    world.submit("--runs-dir", "else where")
+    (run,) = (world.home / "else where" / "demo").iterdir()
+    assert from_json(RunDir(run).config_json.read_bytes()).runs_dir == str(world.home / "else where")
+    assert not (world.home / "ftsup-runs").exists()
 
 
 def test_slurm_away_leaves_nothing_behind_and_exits_75(world):
