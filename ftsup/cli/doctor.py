@@ -43,7 +43,8 @@ def doctor(ports: Ports, file: Path | None, sets: tuple[str, ...], *, kind: str,
     if file is None and sets:
         raise click.UsageError("--set changes a CONFIG: name one")
     config = placed(NOBODY if file is None else load(file, sets=sets).config, cwd=ports.cwd)
-    chosen, choice = cluster.choose(Kind(kind), environ=ports.environ, nodes=config.slurm.nodes)
+    wanted = Kind.SLURM if kind == Kind.AUTO.value and "SLURM_JOB_ID" in ports.environ else Kind(kind)  # sbatch may be hidden from a job
+    chosen, choice = cluster.choose(wanted, environ=ports.environ, nodes=config.slurm.nodes)
     facts = doctorlook.look(ports, doctorlook.Asked(config=config, given=file is not None, chosen=chosen, choice=choice))
     found = judge.findings(facts)
     click.echo(msgspec.json.format(msgspec.json.encode(judge.report(facts, found)), indent=1) if as_json else judge.text(found))

@@ -140,7 +140,12 @@ def _disk(key: str, path: str, done: proc.Done) -> Disk:
 def _why(done: proc.Done) -> str:
     if done.code is None:
         return f"could not be looked at: {done.why}"
-    return f"could not be looked at: the helper ended with {done.code} ({(done.err.strip().splitlines() or ['no word'])[-1]})"
+    return f"could not be looked at: the helper ended with {done.code} ({_last(done.err)})"
+
+
+def _last(text: str) -> str:
+    """The line in which a program says why it failed."""
+    return (text.strip().splitlines() or ["no word"])[-1]
 
 
 def _with_quotas(disks: list[Disk], ports: Ports) -> list[Disk]:
@@ -186,7 +191,9 @@ def _training(python: str, done: proc.Done | None) -> Training:
     if lines and len(lines[-1]) == 3:  # noqa: PLR2004 - our own line
         _, version, torch = lines[-1]
         return Training(python=python, version=version, torch="" if torch == "-" else torch)
-    return Training(python=python, silence=done.why if "no answer" in done.why else "")
+    if "no answer" in done.why:
+        return Training(python=python, silence=done.why)
+    return Training(python=python, why=(done.why or _last(done.err)).removeprefix(f"{python}: "))
 
 
 def _host() -> Host:

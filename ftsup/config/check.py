@@ -111,7 +111,9 @@ def _extra_findings(config: Config) -> Iterator[Finding]:
 OWNED = {
     "array": "one run is one job: submit as many as you need",
     "chdir": "workdir",
+    "clusters": "a run lives on one cluster: submit there",
     "error": "the script's output lies in the run directory",
+    "het-group": "all nodes of a run are alike: a heterogeneous job cannot be one",
     "job-name": "name",
     "no-requeue": "slurm.requeue",
     "ntasks": "ftsup runs one task on each node: workers_per_node",

@@ -77,7 +77,7 @@ def exit_code(facts: Facts, found: Sequence[Finding]) -> Exit:
     """1: something will not work; 75: Slurm did not answer, and the rest is fine."""
     if any(each.level is Level.PROBLEM for each in found):
         return Exit.NO
-    return Exit.AGAIN if facts.cluster.silence else Exit.OK
+    return Exit.AGAIN if facts.cluster.silence and facts.cluster.settings is None else Exit.OK
 
 
 def report(facts: Facts, found: Sequence[Finding]) -> Report:

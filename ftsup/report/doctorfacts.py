@@ -123,6 +123,8 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     torch: str = ""
     """Empty with a version: there is no torch."""
     silence: str = ""
+    why: str = ""
+    """It did not run: the reason."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -185,7 +185,8 @@ def training(facts: Facts) -> Iterator[Finding]:
         yield note(f"unknown: torch of {found.python} ({found.silence})")
     elif not found.version:
         yield problem(
-            f"python: {found.python} does not run here", "set python to the training environment's interpreter, as the nodes see it"
+            f"python: {found.python} does not run here{found.why and f' ({found.why})'}",
+            "set python to the training environment's interpreter, as the nodes see it",
         )
     elif tuple(int(part) for part in found.version.split(".")[:2]) < (3, 9):
         yield problem(f"python: {found.python} is Python {found.version}, and ranks need 3.9 or newer", "set python to a newer one")

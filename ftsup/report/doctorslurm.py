@@ -28,8 +28,10 @@ def answers(facts: Facts) -> Iterator[Finding]:
     if cluster.mock:
         yield note(f"this is the mock Slurm: {cluster.choice or 'it is on PATH, or was asked for'}", "--cluster slurm asks the real one")
     if cluster.silence:
-        yield warning(f"unknown: what the cluster is like ({cluster.silence})", "ask again when `scontrol ping` says UP")
-    elif cluster.settings is not None and not cluster.mock:
+        parts = (("settings", cluster.settings), ("partitions", cluster.partitions), ("nodes", cluster.nodes))
+        unknown = " and ".join(name for name, answer in parts if answer is None)
+        yield warning(f"unknown: Slurm's {unknown} ({cluster.silence})", "ask again when `scontrol ping` says UP")
+    elif not cluster.mock:
         yield ok(f"Slurm {cluster.word('SLURM_VERSION') or '(version unknown)'} answers")
 
 
@@ -175,6 +177,8 @@ def cgroups(facts: Facts) -> Iterator[Finding]:
         yield note(f"TaskPlugin is {plugin or 'not set'}: jobs are not confined, and one that takes all memory takes the node along")
     elif memory == "no":
         yield note("ConstrainRAMSpace is no: a job's memory is not confined, and one that takes all takes the node along")
+    elif not memory:
+        yield note(f"unknown: whether memory is confined (TaskPlugin is {plugin}, ConstrainRAMSpace is not shown)")
     elif facts.config.slurm.mem_bytes is None and facts.given:
         default = facts.cluster.word("DefMemPerNode") or facts.cluster.word("DefMemPerCPU") or "not known"
         yield note(
@@ -303,11 +307,6 @@ def nodes(facts: Facts) -> Iterator[Finding]:
 
 
 def kinds_of_job(facts: Facts) -> Iterator[Finding]:
-    """What ftsup cannot do: several clusters, heterogeneous jobs."""
-    extra = facts.config.slurm.extra
-    if "clusters" in extra:
-        yield problem(
-            f"slurm.extra.clusters is {extra['clusters']}: a run lives on one cluster", "leave it out, and submit on that cluster"
-        )
-    if "het-group" in extra or (facts.job is not None and facts.job.heterogeneous):
+    """What ftsup cannot do: heterogeneous jobs. Several clusters are refused with the configuration."""
+    if facts.job is not None and facts.job.heterogeneous:
         yield problem("this is a heterogeneous job, which ftsup cannot run: all its nodes must be alike", "ask for nodes of one kind")

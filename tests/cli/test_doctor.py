@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -134,10 +136,9 @@ PLAIN = slurm(handlers=Handlers.PLAIN)
 TRAIN = GOOD.cluster.partitions[0]
 CAUSES = [
     ("slurm", changed(GOOD, cluster=Cluster(mock=True, settings={})), "note", "this is the mock Slurm"),
-    ("slurm", changed(GOOD, cluster=Cluster(silence="timed out after 9 s")), "warning", "unknown: what the cluster is like (timed out"),
+    ("slurm", changed(GOOD, cluster=Cluster(silence="timed out after 9 s")), "warning", "settings and partitions and nodes (timed out"),
     ("slurm-version", with_setting(SLURM_VERSION="20.11.8"), "warning", "Slurm is 20.11.8"),
     ("kinds-of-job", with_job(heterogeneous=True), "problem", "heterogeneous job"),
-    ("kinds-of-job", with_config(slurm(extra={"clusters": "a,b"})), "problem", "slurm.extra.clusters is a,b"),
     ("partition", with_config(slurm(partition="gpu")), "problem", "there is no partition gpu; set another: there are train"),
     ("partition", with_partitions(changed(TRAIN, default=False)), "problem", "no default partition"),
     ("partition", with_partitions(changed(TRAIN, up=False)), "problem", "train is not UP"),
@@ -168,6 +169,7 @@ CAUSES = [
         "SIGUSR1 reaches data loaders too, and ends them; set slurm.handlers: at_beat",
     ),
     ("cgroups", with_setting(TaskPlugin="task/affinity"), "note", "TaskPlugin is task/affinity: jobs are not confined"),
+    ("cgroups", with_setting(ConstrainRAMSpace=""), "note", "unknown: whether memory is confined"),
     ("cgroups", with_setting(ConstrainRAMSpace="no"), "note", "ConstrainRAMSpace is no"),
     ("cgroups", with_config(slurm(mem_bytes=None)), "note", "slurm.mem is not set"),
     ("prologs", with_setting(Prolog="/etc/p"), "note", "Prolog=/etc/p runs on each node"),
@@ -383,7 +385,7 @@ def test_what_hangs_is_unknown_and_keeps_nobody(tmp_path):
     facts = doctorlook.look(ports, asked(tmp_path), patience_s=0.5)
     assert time.monotonic() - began < 6
     said = "\n".join(told(facts))
-    assert "unknown: what the cluster is like (scontrol show config: timed out" in said
+    assert "unknown: Slurm's settings and partitions and nodes (scontrol show config: timed out" in said
     assert said.count("could not be looked at: no answer within 0.5 s") == 3
     assert f"unknown: torch of {hung} (no answer within 0.5 s)" in said
     assert "unknown: whether the 2 GPUs of this node work (no answer within 0.5 s)" in said
@@ -442,9 +444,30 @@ def home(tmp_path, monkeypatch):
 def test_slurm_that_is_away_is_75_and_a_problem_is_1(home):
     away = FakeSlurm(away=True)
     code, text = run(ports(home, away), "c.yaml")
-    assert (code, "unknown: what the cluster is like" in text) == (Exit.AGAIN, True)
+    assert (code, "unknown: Slurm's settings" in text) == (Exit.AGAIN, True)
     code, text = run(ports(home, away), "c.yaml", "--set", f"python={home}/nowhere", "--json")
     assert (code, json.loads(text)["verdict"]) == (Exit.NO, "problem")
+    assert f"python: {home}/nowhere does not run here (No such file or directory)" in text
+
+
+def test_where_slurm_stops_answering_what_it_said_is_kept():
+    facts = changed(GOOD, cluster=changed(GOOD.cluster, nodes=None, silence="timed out"))
+    assert told(facts) == ["slurm: warning: unknown: Slurm's nodes (timed out); ask again when `scontrol ping` says UP"]
+    assert judge.exit_code(facts, judge.findings(facts)) is Exit.OK
+
+
+def test_several_clusters_and_heterogeneous_jobs_are_refused_with_the_configuration(home):
+    for option, said in (("clusters", "a run lives on one cluster"), ("het-group", "a heterogeneous job cannot be one")):
+        result = CliRunner().invoke(doctor, ["c.yaml", "--set", f"slurm.extra.{option}=a"], obj=ports(home, FakeSlurm()))
+        assert said in str(result.exception)
+
+
+def test_in_a_job_without_sbatch_no_mock_is_made(home):
+    inside = replace(real(), environ={"PATH": str(home), "HOME": str(home), "SLURM_JOB_ID": "7"}, cwd=home)
+    code, text = run(inside, "c.yaml")
+    assert "there is no scontrol on PATH" in " ".join(text.split())
+    assert not (home / ".cache").exists()
+    assert code == Exit.AGAIN or "problem " in text
 
 
 def test_a_cluster_that_answers_is_judged(home):
@@ -476,3 +499,8 @@ def test_a_real_slurm_is_read(real_cluster, home):
     assert said["tracking"].startswith("note: ProctrackType is proctrack/linuxproc")
     assert said["nodes"].startswith("ok: 4 of 4 nodes")
     assert said["slurm"].startswith("ok: Slurm 2")
+    python = [sys.executable, "-m", "ftsup", "doctor", "c.yaml", "--json"]
+    done = subprocess.run(["srun", "-n1", *python], env=world.environ, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    inside = [f"{each['rule']}: {each['text']}" for each in json.loads(done.stdout)["findings"]]
+    assert [line for line in inside if line.startswith("node: ")], inside
+    assert [line for line in inside if line.startswith("disk-space: local_dir: ")], inside
