@@ -16,9 +16,10 @@ from ftsup.units import duration
 
 SAVE_S = 60
 """Less than this for the last save is little."""
-EARLY_S = 60
-"""Slurm may send the warning so much too early."""
+DIES_S = 60
+"""A big job's GPU memory and network can take so long to go."""
 SHORT_S = 10
+"""A KillWait below this leaves no time for evidence."""
 _OLDEST = (22, 5)
 
 
@@ -78,7 +79,7 @@ def unkillable(facts: Facts) -> Iterator[Finding]:
     if found_s is None:
         return
     said = f"UnkillableStepTimeout is {duration(found_s)}: Slurm drains a node whose processes take longer to die"
-    if found_s < EARLY_S:
+    if found_s < DIES_S:
         yield warning(said, "ask for 180 s: GPU memory of a big job can take a minute to go")
     else:
         yield ok(said)
@@ -88,7 +89,9 @@ def requeue(facts: Facts) -> Iterator[Finding]:
     """Whether jobs may be requeued."""
     default = facts.cluster.word("JobRequeue")
     if facts.config.slurm.requeue is not Requeue.REQUEUE:
-        yield note(f"slurm.requeue is {facts.config.slurm.requeue.value}: the job is not requeued")
+        chain = facts.config.slurm.requeue is Requeue.CHAIN
+        what = "a new job follows one that cannot go on" if chain else "the run ends with its allocation"
+        yield note(f"slurm.requeue is {facts.config.slurm.requeue.value}: {what}")
     elif default == "0":
         yield note(
             "JobRequeue is 0: jobs are not requeueable unless they ask, which ftsup does (--requeue)",
@@ -171,7 +174,7 @@ def tracking(facts: Facts) -> Iterator[Finding]:
 def cgroups(facts: Facts) -> Iterator[Finding]:
     """Whether memory and CPUs are confined."""
     plugin, memory = (facts.cluster.word(key).lower() for key in ("TaskPlugin", "ConstrainRAMSpace"))
-    if not plugin and facts.cluster.settings is None:
+    if facts.cluster.settings is None or facts.cluster.mock:
         return
     if "cgroup" not in plugin:
         yield note(f"TaskPlugin is {plugin or 'not set'}: jobs are not confined, and one that takes all memory takes the node along")

@@ -154,7 +154,8 @@ CAUSES = [
     ("kill-wait", with_setting(KillWait="4 sec"), "warning", "KillWait is 4s: told to end, ftsup has 2s"),
     ("unkillable", with_setting(UnkillableStepTimeout="30 sec"), "warning", "UnkillableStepTimeout is 30s"),
     ("requeue", with_setting(JobRequeue="0"), "note", "JobRequeue is 0"),
-    ("requeue", with_config(slurm(requeue=Requeue.OFF)), "note", "slurm.requeue is off"),
+    ("requeue", with_config(slurm(requeue=Requeue.OFF)), "note", "slurm.requeue is off: the run ends with its allocation"),
+    ("requeue", with_config(slurm(requeue=Requeue.CHAIN)), "note", "slurm.requeue is chain: a new job follows"),
     ("requeue-exit", with_setting(RequeueExit="1-3,99"), "warning", "RequeueExit is 1-3,99: Slurm requeues a run that ftsup has stopped"),
     ("requeue-exit", with_setting(RequeueExitHold="77"), "note", "RequeueExitHold is 77"),
     ("batch-requeues", with_setting(MaxBatchRequeue="1"), "warning", "MaxBatchRequeue is 1"),
@@ -484,6 +485,23 @@ def test_without_slurm_the_mock_is_looked_at_and_named(home):
     assert "this is the mock Slurm: there is no sbatch on PATH" in " ".join(text.split())
     assert code == Exit.OK
     assert mockslurm.stop(home / ".cache" / "ftsup" / "mock")
+
+
+@pytest.mark.e2e
+def test_in_a_job_of_the_mock_the_node_is_looked_at(home):
+    environ = {**os.environ, **mockslurm.create(home / "mock", nodes=1)}
+    (home / "job.sh").write_text(f"#!/bin/sh\nsrun -n1 {sys.executable} -m ftsup doctor c.yaml --json >said.new\nmv said.new said\n")
+    try:
+        subprocess.run(["sbatch", "--output=out", "job.sh"], env=environ, cwd=home, check=True, capture_output=True, timeout=30)
+        until = time.monotonic() + 60
+        while not (home / "said").exists():
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    finally:
+        assert mockslurm.stop(home / "mock")
+    report = json.loads((home / "said").read_text())
+    assert report["mock"]
+    assert any(each["rule"] == "node" and each["text"].startswith("affinity covers") for each in report["findings"])
 
 
 @pytest.mark.e2e
