@@ -55,6 +55,14 @@ class Requeue(Enum):
     OFF = "off"
 
 
+class Client(Enum):
+    """How commands on a login node ask Slurm."""
+
+    AUTO = "auto"
+    COMMANDS = "commands"
+    PYSLURM = "pyslurm"
+
+
 class Handlers(Enum):
     """When a script's own handler for the warning is called."""
 
@@ -110,6 +118,13 @@ class SlurmOptions(Section, frozen=True, kw_only=True):
             "that refuse requeues; off: the run ends with its allocation"
         ),
     ] = Requeue.REQUEUE
+    client: Annotated[
+        Client,
+        Meta(
+            description="how commands on a login node look at jobs and nodes. auto: pyslurm where it is installed, fits the site's Slurm "
+            "and works, else Slurm's commands; leader and node supervisors always use the commands"
+        ),
+    ] = Client.AUTO
     exclude: Annotated[Args, Meta(description="nodes never to be used, hostlists allowed: [gpu003, 'gpu[10-12]']")] = ()
     extra: Annotated[
         dict[Flag, FlagValue],
