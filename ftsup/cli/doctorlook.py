@@ -64,7 +64,7 @@ class _Until:
 
     def left_s(self) -> float:
         """What is left, a moment at least: an answer may lie ready."""
-        return max(self._end - time.monotonic(), 0.05)
+        return max(round(self._end - time.monotonic(), 1), 0.1)
 
     def end_of(self, asked: proc.Running | proc.Done) -> proc.Done:
         """How it ended, in time."""
@@ -79,7 +79,7 @@ def look(ports: Ports, asked: Asked, *, patience_s: float = PATIENCE_S) -> Facts
     in_job = environ.get("SLURM_JOB_ID", "")
     folders = _folders(config, environ, in_job=bool(in_job))
     disks = [(key, path, _start([ports.python, "-m", "ftsup.cli.doctordisk", key, path], ports.environ)) for key, path in folders]
-    python = config.python or ports.python
+    python = str(Path(config.workdir) / config.python) if "/" in config.python else config.python or ports.python
     torch = None if config.launcher.prefix else _start([python, "-c", _VERSIONS], ports.environ)
     smi = _start(["nvidia-smi", "-L"], environ) if in_job and shutil.which("nvidia-smi", path=environ.get("PATH", "")) else None
     cluster = _cluster(ports, environ, asked, until)
@@ -88,7 +88,7 @@ def look(ports: Ports, asked: Asked, *, patience_s: float = PATIENCE_S) -> Facts
         config=config,
         given=asked.given,
         cluster=cluster,
-        disks=tuple(found if cluster.mock else _with_quotas(found, ports)),
+        disks=tuple(found if cluster.mock else with_quotas(found, ports)),
         host=_host(),
         training=_training(python, None if torch is None else until.end_of(torch)),
         ftsup=metadata.version("ftsup"),
@@ -98,7 +98,7 @@ def look(ports: Ports, asked: Asked, *, patience_s: float = PATIENCE_S) -> Facts
 
 
 def _start(argv: list[str], environ: Mapping[str, str]) -> proc.Running | proc.Done:
-    return proc.start(argv, env=environ)
+    return proc.start(argv, env=environ, cwd=Path("/"))  # modules where a person stands could hide ours
 
 
 def _folders(config: Config, environ: Mapping[str, str], *, in_job: bool) -> list[tuple[str, str]]:
@@ -148,10 +148,10 @@ def _last(text: str) -> str:
     return (text.strip().splitlines() or ["no word"])[-1]
 
 
-def _with_quotas(disks: list[Disk], ports: Ports) -> list[Disk]:
+def with_quotas(disks: list[Disk], ports: Ports, *, patience_s: float = QUOTA_S) -> list[Disk]:
     """With the quota of each, from the tool of its kind; side by side."""
     running = [None if disk.silence else _quota_tool(disk, ports) for disk in disks]
-    until = _Until(QUOTA_S)
+    until = _Until(patience_s)
     return [disk if asked is None else _with_quota(disk, until.end_of(asked)) for disk, asked in zip(disks, running, strict=True)]
 
 
@@ -166,9 +166,9 @@ def _quota_tool(disk: Disk, ports: Ports) -> proc.Running | proc.Done | None:
 def _with_quota(disk: Disk, done: proc.Done) -> Disk:
     tool = done.argv[0]
     if done.code is None:
-        return replace(disk, quota_silence=f"{tool}: {done.why}".replace(f"{tool}: {tool}: ", f"{tool}: "))
+        return replace(disk, quota_silence=f"`{tool}` is not installed here" if "No such file" in done.why else f"`{tool}`: {done.why}")
     found = quota_in(done.out, place=disk.mount if tool == "lfs" else disk.source)
-    return replace(disk, quota=found, quota_silence="" if found else f"{tool} says nothing of it")
+    return replace(disk, quota=found, quota_silence="" if found else f"`{tool}` says nothing of it")
 
 
 def quota_in(text: str, *, place: str) -> Quota | None:

@@ -419,6 +419,28 @@ def test_inside_a_job_the_node_is_looked_at(tmp_path):
     assert [each.key for each in facts.disks] == ["runs_dir", "checkpoint.dir", "local_dir"]
 
 
+def test_what_lies_where_a_person_stands_hides_nothing(tmp_path, monkeypatch):
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(3)")
+    (tmp_path / "env").symlink_to(Path(sys.executable).parent.parent)
+    monkeypatch.chdir(tmp_path)
+    config = changed(slurm(), python="env/bin/python")
+    facts = doctorlook.look(ports(tmp_path, FakeSlurm()), asked(tmp_path, config))
+    assert [each.silence for each in facts.disks] == ["", ""]
+    assert facts.training is not None
+    assert facts.training.version == sys.version.split()[0]
+
+
+def test_a_tool_for_quotas_is_asked_by_the_kind_of_disk(tmp_path):
+    program(tmp_path / "bin", "lfs", "echo '/scratch 5 0 10 - 1 0 0 -'")
+    program(tmp_path / "bin", "quota", "exec sleep 100")
+    world = replace(real(), environ={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"})
+    kinds = [disk(fstype="lustre", mount="/scratch", quota=None), disk(quota=None), disk(fstype="tmpfs", quota=None), disk(silence="x")]
+    lustre, nfs, tmpfs, _ = doctorlook.with_quotas(kinds, world, patience_s=0.5)
+    assert lustre.quota == Quota(used_bytes=5 << 10, limit_bytes=10 << 10, files=1, limit_files=0)
+    assert (nfs.quota, nfs.quota_silence) == (None, "`quota`: no answer within 0.5 s")
+    assert (tmpfs.quota, tmpfs.quota_silence) == (None, "")
+
+
 def test_ranks_behind_a_prefix_are_not_asked_for_torch(tmp_path):
     config = changed(slurm(), launcher=Launcher(prefix=("apptainer", "exec", "x.sif")))
     facts = doctorlook.look(ports(tmp_path, FakeSlurm()), asked(tmp_path, config))
