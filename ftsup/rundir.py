@@ -41,6 +41,10 @@ class RunDir:
         """`name/time-hex`: unique on a site, and what people type."""
         return f"{self.root.parent.name}/{self.root.name}"
 
+    def named_from(self, cwd: Path) -> str:
+        """What people type for it there: its id, or its path where that would need `--runs-dir`."""
+        return self.id if self.root.parent.parent == cwd / "ftsup-runs" else str(self.root)
+
     @property
     def config_yaml(self) -> Path:
         """The user's file, as it was."""

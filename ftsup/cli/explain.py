@@ -43,7 +43,7 @@ def explain_run(ports: Ports, run: str | None, runs_dir: Path, *, number: int | 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown are two answers: choose one")
     found = runs.find(run, runs_dir=ports.cwd / runs_dir)
-    tale = _tale(ports, found, name=found.id if runs_dir == Path("ftsup-runs") else str(found.root))
+    tale = _tale(ports, found, name=found.named_from(ports.cwd))
     if number is not None:
         tale = _only(tale, number)
     if as_json:

@@ -47,7 +47,7 @@ def status(ports: Ports, run: str | None, runs_dir: Path, *, as_json: bool, watc
     run, every_s = _watch(run, watch)
     found = runs.find(run, runs_dir=ports.cwd / runs_dir)
     slurm = _Slurm(ports, found)
-    name = found.id if runs_dir == Path("ftsup-runs") else str(found.root)
+    name = found.named_from(ports.cwd)
     if every_s is not None:
         _look_on(ports, found, slurm, name=name, every_s=every_s, as_json=as_json)
         return

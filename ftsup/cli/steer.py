@@ -6,7 +6,9 @@ good: the wish is written down before Slurm is asked, so that nothing brings the
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -18,6 +20,7 @@ from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import Exit, RunError, SlurmError, Unavailable
 from ftsup.events import Request
+from ftsup.plain import told
 from ftsup.ports import Job, JobState, Slurm
 from ftsup.report import runs
 from ftsup.report.page import silent, since_s
@@ -26,6 +29,8 @@ from ftsup.report.story import Stage
 from ftsup.report.words import short_time
 from ftsup.rundir import RunDir
 from ftsup.supervisor.requests import Wanted
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +166,8 @@ def cancel(ports: Ports, run: str | None, runs_dir: Path) -> None:
     found = RunDir(Path(view.path))
     _only_ours(view, "cancel")
     _mark(found.cancelled, ports)  # first: bash looks at it before it requeues
-    asking.leave(found, _signed(ports, Wanted(request=Request.CANCEL)))
+    with suppress(OSError):  # the mark is enough
+        asking.leave(found, _signed(ports, Wanted(request=Request.CANCEL)))
     if not view.job:
         click.echo(f"{view.id} was never submitted; it is marked as cancelled")
         return
@@ -179,7 +185,9 @@ def cancel(ports: Ports, run: str | None, runs_dir: Path) -> None:
 
 
 def _read(ports: Ports, run: str | None, runs_dir: Path) -> View:
-    return runs.read(runs.find(run, runs_dir=ports.cwd / runs_dir))
+    """What can be read of it; `id` is what a person types for it from here, since hints name it."""
+    found = runs.find(run, runs_dir=ports.cwd / runs_dir)
+    return msgspec.structs.replace(runs.read(found), id=found.named_from(ports.cwd))
 
 
 def _over(view: View) -> bool:
@@ -232,9 +240,9 @@ def _slurm(ports: Ports, run: RunDir) -> Slurm:
 
 
 def _mark(path: Path, ports: Ports) -> None:
-    """A mark of the run: it asks whoever leads it, as long as it is there."""
+    """A mark of the run: it asks whoever leads it, as long as it is there; on a full disk it is empty, and counts."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
+    with suppress(OSError), os.fdopen(fd, "w") as file:
         file.write(f"{ports.now().isoformat(timespec='seconds')} {ports.user}\n")
 
 
@@ -245,7 +253,13 @@ def _signed(ports: Ports, wanted: Wanted) -> Wanted:
 def _ask(ports: Ports, target: Target, wanted: Wanted) -> int:
     """Leave the request, and show what the leader says to it."""
     view = target.view
-    answer = asking.ask(ports, target.run, _signed(ports, wanted))
+    try:
+        answer = asking.ask(ports, target.run, _signed(ports, wanted))
+    except OSError as error:
+        hint = (
+            f"make room there; ftsup cancel {view.id} needs next to none" if error.errno in FULL else f"ftsup status {view.id} tells more"
+        )
+        raise RunError(f"{view.id}: nothing was asked: {target.run.requests} cannot be written: {told(error)}", hint=hint) from None
     if answer is None:
         waits = f"the {wanted.request.value} lies in its directory, and the next leader that looks takes it"
         click.echo(f"{view.id}: {_silence(ports, target)}; {waits}")

@@ -118,7 +118,7 @@ def submit(
 
 def _submitted(run: RunDir, job: str, cwd: Path) -> None:
     click.echo(f"job {job}: {run.id}")
-    name = _typed(run, cwd)
+    name = run.named_from(cwd)
     for command, what in (("status", "how it is doing"), ("logs -f", "what it prints"), ("cancel", "ends it for good")):
         click.echo(f"  ftsup {command} {name}  # {what}", err=True)
 
@@ -161,8 +161,3 @@ def _late_warning(ports: Ports, config: Config, chosen: Cluster) -> list[str]:
         return []
     found = short_warning(config, kill_wait_s=float(words[0])) if words and words[0].isdigit() else ""
     return [f"slurm.signal is {config.slurm.signal}: {found}"] if found else []
-
-
-def _typed(run: RunDir, cwd: Path) -> str:
-    """The shortest way to name the run from here."""
-    return run.id if run.root.parent.parent == cwd / "ftsup-runs" else str(run.root)

@@ -27,6 +27,8 @@ _REAP_S = 0.5
 """For all of them together: what hangs longer is the kernel's, and dies when its disk is back."""
 _FORGET_S = 600.0
 """Trouble that did not show for so long is told anew."""
+_SHOWN = {"say": "the batch script's output", "logs": "what ranks print", "mirror": "events.jsonl"}
+"""What people know under another name."""
 _DIED, _HANGS = "died", "hangs"
 
 
@@ -267,7 +269,7 @@ class Clerk(Generic[T]):
     def _note(self, what: str, why: str, *, kind: str) -> None:
         kept = self._wrong.get(kind, {})
         if all(self._now - since > _FORGET_S for since in kept.values()):
-            self._notes.append(Noted(text=f"{what}: {why}", trouble=f"{self._module} {kind}"))
+            self._notes.append(Noted(text=f"{_SHOWN.get(what, what)}: {why}", trouble=f"{self._module} {kind}"))
             kept = {}
         self._wrong[kind] = {**kept, what: self._now}
 
@@ -279,4 +281,4 @@ class Clerk(Generic[T]):
             self._wrong[kind] = {other: t for other, t in kept.items() if t > kept[what]}
             if not self._wrong[kind]:
                 del self._wrong[kind]
-                self._notes.append(Noted(text=f"{what}: works again", trouble=f"{self._module} {kind}", over=True))
+                self._notes.append(Noted(text=f"{_SHOWN.get(what, what)}: works again", trouble=f"{self._module} {kind}", over=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 from datetime import timedelta
 from pathlib import Path
@@ -450,3 +451,25 @@ def test_a_run_under_way_that_is_asked_to_cancel_shows_it(world, leader):
     assert "cancel was asked for" in world.type(status).stdout
     world.now = BEGAN + timedelta(hours=1)
     assert world.type(status).stdout.startswith("demo/20260102-030405-00aa: cancelled\n")
+
+
+def test_hints_name_a_run_as_it_is_found_from_here(world, running):
+    elsewhere = world.home / "elsewhere"
+    (world.home / "ftsup-runs").rename(elsewhere)
+    for given in (["--runs-dir", "elsewhere"], [str(elsewhere / NAME)]):
+        said = world.type(cancel, *given)
+        assert said.stdout.startswith(f"{elsewhere / NAME} is ")
+
+
+def test_on_a_full_disk_cancel_is_carried_out_and_the_others_say_what_is_in_the_way(world, leader):
+    run = world.run(leader=leader)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(RunError, match=f"nothing was asked: {run.requests} cannot be written: File too large") as caught:
+            world.type(stop)
+        ended = world.type(cancel)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.hint == f"make room there; ftsup cancel {NAME} needs next to none"
+    assert (ended.exit_code, run.cancelled.exists()) == (0, True)

@@ -257,7 +257,7 @@ def test_a_disk_that_hangs_for_some_work_only_is_told_once(desk, tmp_path):
         desk.answers.clear()
         desk.ask("write", path=str(tmp_path / "b"), text="", limit_s=1000.0)
         assert desk.answer(dt=0.1) is None
-    assert [note.partition(":")[0] for note in said(desk)] == ["mirror"]
+    assert [note.partition(":")[0] for note in said(desk)] == ["events.jsonl"]
 
 
 def test_a_supervisor_that_was_away_does_not_blame_the_clerk(desk, tmp_path):
