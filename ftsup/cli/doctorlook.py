@@ -11,7 +11,7 @@ import resource
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ from ftsup.config import Config
 from ftsup.errors import SlurmError, Unavailable
 from ftsup.ports import Slurm
 from ftsup.report.doctorfacts import Cluster, Disk, Facts, Host, JobNode, Quota, Training
+from ftsup.slurm import pyslurm
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
@@ -113,7 +114,8 @@ def _folders(config: Config, environ: Mapping[str, str], *, in_job: bool) -> lis
 
 def _cluster(ports: Ports, environ: Mapping[str, str], asked: Asked, until: _Until) -> Cluster:
     """What Slurm says; after the first question without an answer no other is asked."""
-    seen = Cluster(mock=bool(asked.chosen.state), choice=asked.choice)
+    client, why = _client(asked.config, environ, until)
+    seen = Cluster(mock=bool(asked.chosen.state), choice=asked.choice, client=client, client_why=why)
     if shutil.which("scontrol", path=environ.get("PATH", "")) is None:
         return replace(seen, silence="there is no scontrol on PATH")
     try:
@@ -124,6 +126,19 @@ def _cluster(ports: Ports, environ: Mapping[str, str], asked: Asked, until: _Unt
         return replace(seen, silence=error.message)
     except SlurmError as error:
         return replace(seen, silence=f"its answer cannot be used: {error.message}")
+
+
+def _client(config: Config, environ: Mapping[str, str], until: _Until) -> tuple[str, str]:
+    """What slurm.client leads to here, and why; no client where it demands one that does not work."""
+
+    def in_time(argv: Sequence[str], *, deadline_s: float, env: Mapping[str, str] | None = None) -> proc.Done:
+        return proc.run(argv, deadline_s=min(deadline_s, until.left_s() / 2), env=env)
+
+    try:
+        found = pyslurm.choose(config.slurm.client, environ=environ, run=in_time)
+    except Unavailable as error:
+        return "", error.message
+    return found.client.value, found.why
 
 
 def _soon(ports: Ports, environ: Mapping[str, str], until: _Until) -> Slurm:

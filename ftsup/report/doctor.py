@@ -20,6 +20,7 @@ from ftsup.report.doctorfacts import Facts, Finding, Level
 Rule = Callable[[Facts], Iterator[Finding]]
 RULES: tuple[tuple[str, Rule], ...] = (
     ("slurm", slurm.answers),
+    ("client", slurm.client),
     ("slurm-version", slurm.version),
     ("kinds-of-job", slurm.kinds_of_job),
     ("partition", slurm.partitions),

@@ -42,6 +42,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[Partition, ...] | None = None
     nodes: tuple[Node, ...] | None = None
     silence: str = ""
+    client: str = ""
+    """commands, or pyslurm: what commands of a login node ask Slurm with; empty: what slurm.client demands does not work."""
+    client_why: str = ""
 
     def word(self, name: str) -> str:
         """A setting; empty where it is unset, unknown or not there."""

@@ -36,6 +36,15 @@ def answers(facts: Facts) -> Iterator[Finding]:
         yield ok(f"Slurm {cluster.word('SLURM_VERSION') or '(version unknown)'} answers")
 
 
+def client(facts: Facts) -> Iterator[Finding]:
+    """What commands of a login node ask Slurm with, and why."""
+    cluster = facts.cluster
+    if cluster.client:
+        yield ok(f"slurm.client leads to {cluster.client} on this host: {cluster.client_why}")
+    elif cluster.client_why:
+        yield problem(cluster.client_why, "set slurm.client: auto, or install the pyslurm that fits")
+
+
 def version(facts: Facts) -> Iterator[Finding]:
     """Versions older than any that was tried."""
     found = re.match(r"(\d+)\.(\d+)", facts.cluster.word("SLURM_VERSION"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -101,6 +102,10 @@ def with_setting(**settings: str) -> Facts:
     return changed(GOOD, cluster=changed(GOOD.cluster, settings={**(GOOD.cluster.settings or {}), **settings}))
 
 
+def with_client(client: str, why: str) -> Facts:
+    return changed(GOOD, cluster=changed(GOOD.cluster, client=client, client_why=why))
+
+
 def with_config(config: Config) -> Facts:
     return changed(GOOD, config=config)
 
@@ -137,6 +142,7 @@ TRAIN = GOOD.cluster.partitions[0]
 CAUSES = [
     ("slurm", changed(GOOD, cluster=Cluster(mock=True, settings={})), "note", "this is the mock Slurm"),
     ("slurm", changed(GOOD, cluster=Cluster(silence="timed out after 9 s")), "warning", "settings and partitions and nodes (timed out"),
+    ("client", with_client("", "slurm.client is pyslurm, and it hangs here"), "problem", "slurm.client is pyslurm, and it hangs here"),
     ("slurm-version", with_setting(SLURM_VERSION="20.11.8"), "warning", "Slurm is 20.11.8"),
     ("kinds-of-job", with_job(heterogeneous=True), "problem", "heterogeneous job"),
     ("partition", with_config(slurm(partition="gpu")), "problem", "there is no partition gpu; set another: there are train"),
@@ -462,6 +468,16 @@ def home(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text("name: a\ncommand: train.py\ncheckpoint: {dir: ckpt}\n")
     return tmp_path
+
+
+def test_which_client_asks_slurm_and_why(home):
+    # Where pyslurm is not installed; what it is chosen by where it is, is tested with pyslurm.
+    code, text = run(ports(home, FakeSlurm()), "c.yaml", "--set", "slurm.client=commands")
+    assert "slurm.client leads to commands on this host: slurm.client: commands" in " ".join(text.split())
+    if importlib.util.find_spec("pyslurm") is None:
+        code, text = run(ports(home, FakeSlurm()), "c.yaml", "--set", "slurm.client=pyslurm")
+        assert code == Exit.NO
+        assert "slurm.client is pyslurm, and pyslurm is not installed" in " ".join(text.split())
 
 
 def test_slurm_that_is_away_is_75_and_a_problem_is_1(home):
