@@ -255,6 +255,9 @@ def _ask(ports: Ports, target: Target, wanted: Wanted) -> int:
     view = target.view
     try:
         answer = asking.ask(ports, target.run, _signed(ports, wanted))
+    except KeyboardInterrupt:
+        click.echo(f"the {wanted.request.value} was asked for and is not taken back: ftsup status {view.id} shows what follows", err=True)
+        raise
     except OSError as error:
         hint = (
             f"make room there; ftsup cancel {view.id} needs next to none" if error.errno in FULL else f"ftsup status {view.id} tells more"

@@ -473,3 +473,16 @@ def test_on_a_full_disk_cancel_is_carried_out_and_the_others_say_what_is_in_the_
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.hint == f"make room there; ftsup cancel {NAME} needs next to none"
     assert (ended.exit_code, run.cancelled.exists()) == (0, True)
+
+
+def test_ctrl_c_does_not_take_back_what_was_asked_and_that_is_said(world, leader):
+    run = world.run(leader=leader)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    world.asleep = interrupted
+    result = CliRunner().invoke(stop, [], obj=world.ports())
+    assert isinstance(result.exception, SystemExit)
+    assert f"the stop was asked for and is not taken back: ftsup status {NAME} shows what follows" in result.stderr
+    assert len(list(run.requests.glob("*.json"))) == 1
