@@ -6,6 +6,7 @@ What a run directory tells is `runs.read`'s affair; here is only how to come by 
 from __future__ import annotations
 
 from ftsup import eventlog
+from ftsup.errors import RunError
 from ftsup.report import runs
 from ftsup.report.runs import Now, View
 from ftsup.report.story import Story, fold, tell
@@ -27,7 +28,8 @@ class Follower:
         self._seen: tuple[int, ...] = ()
 
     def look(self) -> View:
-        """The run as it is now."""
+        """The run as it is now; RunError where somebody has removed it."""
+        self._there()
         trouble: list[str] = []
         try:
             lines, notes, offset = eventlog.follow(self._run.events, self._offset)
@@ -44,6 +46,14 @@ class Follower:
         if seen != self._seen:
             self._seen, (self._now, _) = seen, runs.now_of(self._run)
         return runs.view(self._run, self._story, (*self._notes, *trouble), known=self._now)
+
+    def _there(self) -> None:
+        try:
+            self._run.root.stat()
+        except FileNotFoundError:
+            raise RunError(f"{self._run.root} is gone: somebody removed it", hint="`ftsup list` shows those that are there") from None
+        except OSError:
+            return  # a disk that does not answer is told with the log
 
     def _status(self) -> tuple[int, ...]:
         """Which status.json lies there: with some thousand ranks it is worth not to be read twice."""

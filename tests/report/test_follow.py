@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import msgspec
 import pytest
 
 from ftsup import events as ev
+from ftsup.errors import RunError
 from ftsup.report import runs
 from ftsup.report.follow import Follower, gist
 from ftsup.report.page import page
@@ -87,6 +90,15 @@ def test_status_json_is_read_anew_when_it_is_another(run):
         assert follower.look().now.ranks["0"].step == step
     run.status.unlink()
     assert follower.look().now is None
+
+
+def test_a_run_that_was_removed_meanwhile_is_gone_and_not_new(run):
+    write(run, trained())
+    follower = Follower(run)
+    assert follower.look().story.stage is Stage.TRAINING
+    shutil.rmtree(run.root)
+    with pytest.raises(RunError, match="is gone: somebody removed it"):
+        follower.look()
 
 
 def facts(view: View) -> dict[str, object]:
