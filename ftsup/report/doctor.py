@@ -1,6 +1,6 @@
 """`ftsup doctor` judges: the table of rules, facts in, findings out, worst first; their text and their JSON. Pure.
 
-A rule is a row: a name, and a function from facts to findings (`doctorslurm`, `doctorhere`). Nothing here asks anything.
+A rule is a row: a name, and a function from facts to findings (`doctorslurm`, `doctorplace`, `doctorhere`). Nothing here asks anything.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ftsup.errors import Exit
 from ftsup.report import doctorhere as here
+from ftsup.report import doctorplace as place
 from ftsup.report import doctorslurm as slurm
 from ftsup.report.doctorfacts import Facts, Finding, Level
 
@@ -22,9 +23,9 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("slurm", slurm.answers),
     ("client", slurm.client),
     ("slurm-version", slurm.version),
-    ("kinds-of-job", slurm.kinds_of_job),
-    ("partition", slurm.partitions),
-    ("nodes", slurm.nodes),
+    ("kinds-of-job", place.kinds_of_job),
+    ("partition", place.partitions),
+    ("nodes", place.nodes),
     ("signal-lead", slurm.warning_lead),
     ("kill-wait", slurm.kill_wait),
     ("unkillable", slurm.unkillable),
