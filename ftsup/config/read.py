@@ -17,8 +17,9 @@ from msgspec import NODEFAULT, inspect
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ftsup.config.tree import compose, mapping, override, read_text, where
-from ftsup.config.values import LISTS, NULL, STR, allowed, close, fits, kind_of, plain, read_scalar, show
+from ftsup.config.values import LISTS, NULL, STR, allowed, fits, kind_of, plain, read_scalar, show
 from ftsup.errors import ConfigError
+from ftsup.nearest import nearest
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -65,6 +66,8 @@ class _Problem(msgspec.Struct, frozen=True):
     message: str
 
 
+_ELSEWHERE = {"script": "command", "cmd": "command", "gpus": "gpus_per_node"}
+"""What other programs, and our own options, call a key."""
 _BAD: Any = object()
 """Stands for a value whose problem has been noted."""
 
@@ -210,20 +213,22 @@ def example(field: inspect.Field) -> Any:  # noqa: ANN401 - a value of the field
 
 
 def _meant(full: str, key: str, kind: inspect.StructType) -> str:
-    """The nearest key of this section; else the same word in a section below."""
-    near = close(key, [field.encode_name for field in kind.fields])
-    below = [
-        f"{field.encode_name}.{inner.encode_name}"
-        for field in kind.fields
-        for section in [plain(field.type)[0]]
-        if isinstance(section, inspect.StructType)
-        for inner in section.fields
-        if inner.encode_name == key
-    ]
+    """The same word in a section below; else the nearest key of this section, or of one below; else what others call so."""
     prefix = full.removesuffix(key)
-    if below:
-        return f"; did you mean {prefix}{below[0]}?"
-    return near.replace("mean ", f"mean {prefix}") if near else f"; allowed are {', '.join(field.encode_name for field in kind.fields)}"
+    here = [field.encode_name for field in kind.fields]
+    below: dict[str, str] = {}
+    for field in kind.fields:
+        if isinstance(section := plain(field.type)[0], inspect.StructType):
+            for inner in section.fields:
+                below.setdefault(inner.encode_name, f"{field.encode_name}.{inner.encode_name}")
+    if key in below:
+        return f"; did you mean {prefix}{below[key]}?"
+    if near := nearest(key, here):
+        return f"; did you mean {prefix}{near[0]}?"
+    other = _ELSEWHERE.get(key) or "".join(nearest(key, below))
+    if place := other if other in here else below.get(other, ""):
+        return f"; did you mean {prefix}{place}?"
+    return f"; allowed are {', '.join(here)}"
 
 
 def _error(problems: Sequence[_Problem]) -> ConfigError:
