@@ -57,7 +57,7 @@ def look(slurm: Slurm, *, environ: Mapping[str, str]) -> Site:
         kinds = tuple(_kind(partition, gpus) for partition in partitions)
         settings = slurm.config()
     except SlurmError as error:
-        return Site(kinds=kinds, silence=f"Slurm was asked and gave no answer ({error.message})")
+        return Site(kinds=kinds, silence=f"Slurm was asked and gave no answer: {error.hint or error.message}")
     enforced = settings.get("AccountingStorageEnforce", "").lower()
     charged = bool(_ENFORCED & {word.strip() for word in enforced.split(",")})
     return Site(kinds=kinds, kill_wait_s=config_s(settings.get("KillWait", "")), enforces=enforced if charged else "")

@@ -142,6 +142,10 @@ def incident(run: RunDir, number: int, page: Page, *, node: str | None, lines: i
     if not shown:
         _from_log(run, number, told, page, node=node, rank=rank, lines=lines or EVIDENCE_LINES)
     page.flush()
+    if not page.lines:
+        whose = ", ".join([*([f"rank {rank}"] if rank is not None else []), *([node] if node else [])])
+        click.echo(f"{f'{whose}: ' if whose else ''}nothing was printed in this attempt; all that was kept is in {folder}", err=True)
+        return
     more = "" if page.rank is not None else "; --node and --rank show others'"
     click.echo(f"the last {lines or EVIDENCE_LINES} lines of each{more}; all that was kept is in {folder}", err=True)
 

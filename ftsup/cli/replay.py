@@ -46,9 +46,10 @@ def replay_log(ports: Ports, log: str, runs_dir: Path, file: Path | None, *, eve
         outcome = replay(eventlog.stream(path, notes), rules, before=before)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
-    for note in notes:
+    foreign = outcome.lines == outcome.skipped
+    for note in notes[: 1 if foreign else None]:
         click.echo(f"note: {note}", err=True)
-    if outcome.lines == outcome.skipped:
+    if foreign:
         raise RunError(f"{path} has no line of a leader that began: nothing can be decided again", hint="an event log is RUN/events.jsonl")
     if outcome.skipped:
         click.echo(f"note: {count(outcome.skipped, 'line')} before the first leader are passed over", err=True)

@@ -141,7 +141,7 @@ def _dry_run(ports: Ports, config: Config, kind: Kind) -> None:
         path = Path(folder) / "job.sbatch"
         path.write_bytes(script.encode("utf-8", "surrogateescape"))
         check_script(path)
-        said, chosen = ["the script is good bash"], Cluster()
+        said, chosen = ["nothing was submitted; the script above is good bash"], Cluster()
         if kind is not Kind.AUTO:
             chosen, _ = cluster.choose(kind, environ=ports.environ, nodes=config.slurm.nodes)
             environ = chosen.environ(ports.environ)

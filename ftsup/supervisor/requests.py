@@ -95,7 +95,7 @@ def continuation(path: Path) -> Continuation | None:
 def marks(*, cancelled: str = "", paused: str = "") -> tuple[Found, ...]:
     """The marks of a run that is not to go on: they ask as long as they are there."""
     return tuple(
-        Found(wanted=Wanted(request=request, who=text.strip().rpartition(" ")[2]))
+        Found(wanted=Wanted(request=request, who=text.strip().rpartition(" ")[2] or "somebody"))
         for request, path in ((Request.CANCEL, cancelled), (Request.PAUSE, paused))
         if path and (text := _mark(Path(path))) is not None
     )

@@ -356,6 +356,14 @@ def test_an_incident_without_evidence_is_told_from_the_attempts_log(world):
         world.type(logs, "--incident", "1", "--node", "n9")
 
 
+def test_a_rank_that_printed_nothing_before_its_incident_is_told_so(world):
+    run = world.run()
+    kept(run, 1, {}, {"how": "signal", "node": "n2", "rank": 2})
+    write_log(run, "1.1", "n2", "[rank 3] a\n")
+    result = world.type(logs, "--incident", "1")
+    assert (result.stdout, result.stderr.splitlines()[1][:56]) == ("", "rank 2, n2: nothing was printed in this attempt; all tha")
+
+
 def test_an_incident_that_there_is_not(world):
     run = world.run()
     with pytest.raises(RunError, match="has no incident 3") as caught:

@@ -147,3 +147,10 @@ def test_replay_knows_by_what_a_run_went_before_it_was_continued(world) -> None:
     (run / "config.1.yaml").write_text("name: [")
     code, _, beside = answer(world, replay_log, "demo")
     assert (code, "config.1.yaml, by which the run went before it was continued, cannot be read" in beside) == (0, True)
+
+
+def test_what_is_no_log_is_said_with_one_note(world, tmp_path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n" * 90)
+    result = CliRunner().invoke(replay_log, [str(tmp_path / "train.py")], obj=world.ports(), standalone_mode=False)
+    assert isinstance(result.exception, RunError)
+    assert result.stderr.count("note: train.py: ") == 1

@@ -228,7 +228,7 @@ def test_checkpoints_of_which_nobody_can_say_whose_they_are_do_not_keep_a_job_fr
 def test_dry_run_prints_the_script_and_checks_and_leaves_nothing(world):
     result = world.type(submit, "--dry-run", "c.yaml")
     assert result.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=demo\n")
-    assert "good bash" in result.stderr
+    assert "nothing was submitted; the script above is good bash" in result.stderr
     assert world.files() == set()
     assert not world.slurm.jobs
 

@@ -108,7 +108,7 @@ def test_the_marks_of_a_run_ask_again_and_again(tmp_path):
     assert Work().requests(**ask)["found"] == (paused,) == Work().requests(**ask)["found"]
     (tmp_path / "cancelled").rmdir()
     (tmp_path / "cancelled").write_text("")
-    assert Work().requests(**ask)["found"] == ({"id": "", "wanted": {"request": "cancel"}}, paused)
+    assert Work().requests(**ask)["found"] == ({"id": "", "wanted": {"request": "cancel", "who": "somebody"}}, paused)
     nowhere = {name: f"{tmp_path}/nowhere/{name}" for name in ("folder", "cancelled", "paused")}
     assert Work().requests(known=[], **nowhere)["found"] == ()
 
