@@ -128,8 +128,9 @@ def watch_top(shell: Shell) -> None:
 def test_on_a_cluster(shell):
     """The block, with a script that needs no torch, and the mock for a cluster."""
     (shell.folder / "train.py").write_text("print('step 1', flush=True)\n")
-    first, rehearsal, submit = block("On a cluster")
+    first, doctor, rehearsal, submit = block("On a cluster")
     shell.run(f"{first} --nodes 1 --launch command --yes")
+    assert "ok" in shell.run(f"{doctor} --cluster mock")
     shell.run(f"{rehearsal} --cluster mock", limit_s=200)
     shell.run(f"{submit} --cluster mock")
     assert "finished" in shell.until("ftsup status | grep finished")
