@@ -95,7 +95,9 @@ def said(view: View) -> str:
     story = view.story
     stage = Stage.CANCELLED if view.cancelled else Stage.PAUSED if view.paused else story.stage
     ended = f"it was {stage.value}" if stage.over else f"its job {view.job or 'was never submitted'} is gone, and no leader said why"
-    return f"{view.id}: {ended}{f': {story.verdict.reason}' if story.verdict else ''}; budgets and the hard cap begin anew"
+    why = story.verdict.reason if story.verdict else ""
+    ended = f"it was {why}" if stage.over and why.startswith(f"{stage.value} ") else f"{ended}{why and ': '}{why}"
+    return f"{view.id}: {ended}; budgets and the hard cap begin anew"
 
 
 # Whether it may -----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ftsup.report.follow import Follower
 from ftsup.report.runs import View
 from ftsup.report.story import Stage
 from ftsup.report.tails import Source, Tail
-from ftsup.report.words import one_line, short_time
+from ftsup.report.words import ended, one_line, short_time
 from ftsup.rundir import RunDir
 
 FOLLOW_S = 0.5
@@ -173,7 +173,7 @@ class _Following:
         story, only = view.story, self._choice.only
         if story.stage.over and view.job in {"", story.job}:  # else it was continued, as another job
             why = one_line(story.verdict.reason, width=200) if story.verdict else ""
-            return f"{view.id}: {story.stage.value}{f' ({why})' if why else ''}"
+            return f"{view.id}: {ended(story.stage.value, why)}"
         if view.cancelled and (story.stage in {Stage.WAITING, Stage.REQUEUED} or self._quiet_s >= SILENT_S):
             return f"{view.id}: cancelled"
         if only is not None and story.epoch is not None and story.epoch > only:

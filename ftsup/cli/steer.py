@@ -26,7 +26,7 @@ from ftsup.report import runs
 from ftsup.report.page import silent, since_s
 from ftsup.report.runs import View
 from ftsup.report.story import Stage
-from ftsup.report.words import short_time
+from ftsup.report.words import ended, short_time
 from ftsup.rundir import RunDir
 from ftsup.supervisor.requests import Wanted
 
@@ -194,8 +194,7 @@ def _over(view: View) -> bool:
     """Whether the run has ended; if so, that is said."""
     story = view.story
     if story.stage.over:
-        said = story.verdict.reason if story.verdict else ""
-        click.echo(f"{view.id} is over already: {story.stage.value}{f' ({said})' if said else ''}")
+        click.echo(f"{view.id} is over already: {ended(story.stage.value, story.verdict.reason if story.verdict else '')}")
     return story.stage.over
 
 
@@ -213,9 +212,9 @@ def _target(ports: Ports, view: View, what: str) -> Target:
     if view.cancelled:
         raise RunError(f"{view.id} is cancelled: it ends without a save, and does not come back")
     if story.stage.over or view.paused:
-        why = f" ({story.verdict.reason})" if story.verdict else ""
         stage = Stage.PAUSED if view.paused else story.stage
-        raise RunError(f"{view.id} has nothing to {what}: it is {stage.value}{why}", hint=f"ftsup submit --continue {view.id} goes on")
+        said = ended(stage.value, story.verdict.reason if story.verdict else "")
+        raise RunError(f"{view.id} has nothing to {what}: it is {said}", hint=f"ftsup submit --continue {view.id} goes on")
     if not silent(view, now=ports.now()):
         return Target(run=run, view=view)
     try:

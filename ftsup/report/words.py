@@ -61,3 +61,8 @@ def to_the_minute(value_s: float) -> str:
     """Whole seconds below a minute, then whole minutes."""
     whole = max(round(value_s), 0)
     return f"{whole} s" if whole < 60 else short_time(whole // 60 * 60)  # noqa: PLR2004 - seconds of a minute
+
+
+def ended(how: str, why: str) -> str:
+    """`stopped (why)`; a reason that says it already stands alone: `stopped by ada, saved step 80`."""
+    return why if why.startswith(f"{how} ") else f"{how} ({why})" if why else how

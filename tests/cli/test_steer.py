@@ -301,7 +301,7 @@ def test_a_leader_may_have_paused_it(world, leader):
     run = world.run(leader=leader)
     assert world.type(status).stdout.startswith(f"{NAME}: paused\n")
     assert "is paused already" in type_(world, pause)[1]
-    with pytest.raises(RunError, match=r"has nothing to requeue: it is paused \(paused by ada, nothing could be saved on request"):
+    with pytest.raises(RunError, match=r"has nothing to requeue: it is paused by ada, nothing could be saved on request"):
         type_(world, requeue)
     assert requests(run) == []
     assert "paused by ada" in type_(world, stop)[1]

@@ -9,6 +9,7 @@ from ftsup import events as ev
 from ftsup.events import Fault, How
 from ftsup.report.page import Page, page
 from ftsup.report.pagetext import in_short, text
+from ftsup.report.words import ended
 from tests.report.leader import NODES
 from tests.report.scenes import seen, trained, wall
 
@@ -119,3 +120,15 @@ def test_a_silent_leader_has_no_rate(seconds, silent):
     assert (facts.rate_per_min is None) is silent
     assert ("it depends on Slurm" in facts.next) is silent
     assert any("said nothing" in line for line in text(facts, now=wall(leader)).splitlines()) is silent
+
+
+@pytest.mark.parametrize(
+    "how, why, said",
+    [
+        ("stopped", "stopped by ada, saved step 80", "stopped by ada, saved step 80"),
+        ("stopped", "the same error twice", "stopped (the same error twice)"),
+        ("cancelled", "", "cancelled"),
+    ],
+)
+def test_how_it_ended_is_said_once(how, why, said):
+    assert ended(how, why) == said
