@@ -22,7 +22,7 @@ from ftsup.cli import checkpointwords as words
 from ftsup.cli.checkpointdir import Given, Where, chosen, free, may_change, resumed_from, where
 from ftsup.cli.checkpointoptions import dir_argument, dry_run_option, json_option, plain_errors
 from ftsup.cli.checkpointwork import examined, label, newest_verified, only_look, remembering, sealed
-from ftsup.cli.group import Group, examples
+from ftsup.cli.group import Group, Whole, examples
 from ftsup.cli.meter import Meter, size_text
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import CheckpointError, Exit
@@ -195,9 +195,7 @@ def unpin(ports: Ports, *, given: Given) -> None:
 
 @checkpoints.command(epilog=examples("ftsup checkpoints prune ckpt --keep 5 --dry-run", "ftsup checkpoints prune ckpt --yes"))
 @dir_argument(names=False)
-@click.option(
-    "--keep", "number", type=click.IntRange(min=1), help="So many verified ones stay. Default: 3, or checkpoint.keep of --config."
-)
+@click.option("--keep", "number", type=Whole(min=1), help="So many verified ones stay. Default: 3, or checkpoint.keep of --config.")
 @click.option("--found", "found_too", is_flag=True, help="Also those that no run of ftsup wrote: sealed by hand, or found and sealed.")
 @click.option("--force", is_flag=True, help="Although a run that may live owns DIR.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

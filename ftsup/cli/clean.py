@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from ftsup.cli.group import examples
+from ftsup.cli.group import Whole, examples
 from ftsup.cli.meter import size_text
 from ftsup.cli.options import runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
@@ -50,9 +50,7 @@ class Age(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has it withou
 )
 @runs_dir_option
 @click.option("--older-than", "older_s", type=Age(), default="30d", show_default=True, help="Runs that ended so long ago.")
-@click.option(
-    "--keep", type=click.IntRange(min=0), default=0, show_default=True, help="Leave the newest N of each name alone.", metavar="N"
-)
+@click.option("--keep", type=Whole(min=0), default=0, show_default=True, help="Leave the newest N of each name alone.", metavar="N")
 @click.option("--all", "whole", is_flag=True, help="The whole run directory, not only its logs and incidents.")
 @click.option("--dry-run", is_flag=True, help="Only show what would go.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

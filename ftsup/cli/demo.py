@@ -18,16 +18,14 @@ from ftsup.cli import COMMANDS
 from ftsup.cli.demo_faults import KINDS, Kind
 from ftsup.cli.demo_run import Demo
 from ftsup.cli.demo_training import FILE, read
-from ftsup.cli.group import Choice, examples
+from ftsup.cli.group import Choice, Whole, examples
 from ftsup.errors import ConfigError, FtsupError
 
 
 @click.command(
     epilog=examples("ftsup demo", "ftsup demo --seed 7 --dir /tmp/demo  # the folder stays", "ftsup demo --only kill --only flip")
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), envvar="DEMO_SEED", help="Where the faults strike; also DEMO_SEED. Default: anew each time."
-)
+@click.option("--seed", type=Whole(min=0), envvar="DEMO_SEED", help="Where the faults strike; also DEMO_SEED. Default: anew each time.")
 @click.option(
     "--only",
     "names",

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ftsup import eventlog
-from ftsup.cli.group import examples
+from ftsup.cli.group import Whole, examples
 from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.config import Config, from_json
@@ -31,7 +31,7 @@ from ftsup.rundir import RunDir
 )
 @run_argument
 @runs_dir_option
-@click.option("--incident", "number", type=click.IntRange(min=1), metavar="N", help="Only this one, with its stack.")
+@click.option("--incident", "number", type=Whole(min=1), metavar="N", help="Only this one, with its stack.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="For an issue or a chat.")
 @with_ports

@@ -34,6 +34,12 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has it withou
             raise click.BadParameter(f"{error.message.removesuffix('.')}; {meant}", ctx, param) from None
 
 
+class Whole(click.IntRange):
+    """A whole number; click calls it an integer range."""
+
+    name = "whole number"
+
+
 def examples(*lines: str) -> str:
     """The end of a command's help: `@click.command(epilog=examples("ftsup status", ...))`. A comment follows two spaces and a #."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

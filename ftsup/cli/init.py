@@ -17,7 +17,7 @@ import msgspec
 from ftsup.cli import clusterlook
 from ftsup.cli.clusterlook import Site
 from ftsup.cli.draft import Draft, text
-from ftsup.cli.group import Choice, examples
+from ftsup.cli.group import Choice, Whole, examples
 from ftsup.cli.guess import Ask, Flags, make
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.config import Launch, load
@@ -34,8 +34,8 @@ from ftsup.errors import ConfigError
 )
 @click.option("--script", metavar="'SCRIPT [ARG]...'", help="What trains, as after `torchrun`.")
 @click.option("--name", help="Names the job and the folder of its runs.")
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the job.")
-@click.option("--gpus", type=click.IntRange(min=1), help="GPUs of each node: one rank for each.")
+@click.option("--nodes", type=Whole(min=1), help="Nodes of the job.")
+@click.option("--gpus", type=Whole(min=1), help="GPUs of each node: one rank for each.")
 @click.option("--time", metavar="DURATION", help="Time limit of one allocation: 12h, 2d.")
 @click.option("--checkpoints", metavar="DIR", help="Where the script saves.")
 @click.option("--pattern", metavar="GLOB", help="How its checkpoints are called: 'step-*.pt'.")

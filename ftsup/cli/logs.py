@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ftsup.cli import complete, logpages
-from ftsup.cli.group import examples
+from ftsup.cli.group import Whole, examples
 from ftsup.cli.logpages import Choice, Page
 from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
@@ -40,12 +40,12 @@ OLD_ROUNDS = 10
 @run_argument
 @runs_dir_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is over, over restarts and requeues.")
-@click.option("-n", "--lines", "number", type=click.IntRange(min=0), help="Only so many last lines of each node; with -f, then what comes.")
-@click.option("--rank", type=click.IntRange(min=0), help="Only this rank's lines. torchrun's own carry no rank: they are left out then.")
+@click.option("-n", "--lines", "number", type=Whole(min=0), help="Only so many last lines of each node; with -f, then what comes.")
+@click.option("--rank", type=Whole(min=0), help="Only this rank's lines. torchrun's own carry no rank: they are left out then.")
 @click.option("--node", shell_complete=complete.nodes, help="Only this node's.")
 @click.option("--epoch", shell_complete=complete.epochs, help="One attempt: 2.1 is the first of the second grant. Default: the newest.")
 @click.option("--all", "every", is_flag=True, help="Every attempt, from the first.")
-@click.option("--incident", type=click.IntRange(min=1), help="What was kept as evidence of an incident: the last lines before it.")
+@click.option("--incident", type=Whole(min=1), help="What was kept as evidence of an incident: the last lines before it.")
 @with_ports
 def logs(
     ports: Ports,

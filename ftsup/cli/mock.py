@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ftsup.cli.cluster import MOCK_STATE, mock_state
-from ftsup.cli.group import Group, examples
+from ftsup.cli.group import Group, Whole, examples
 from ftsup.errors import ConfigError, Exit
 from ftsup.mockslurm import control as mockslurm
 
@@ -34,7 +34,7 @@ def mock() -> None:
 
 @mock.command(epilog=examples('eval "$(ftsup mock env)"', 'eval "$(ftsup mock env --nodes 8 --set begin_wait_s=2)"'))
 @state_option
-@click.option("--nodes", type=click.IntRange(1, 1000), default=4, show_default=True, help="How many virtual nodes, mock1, mock2, ...")
+@click.option("--nodes", type=Whole(1, 1000), default=4, show_default=True, help="How many virtual nodes, mock1, mock2, ...")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, such as begin_wait_s=2. May be repeated.")
 def env(state: Path | None, nodes: int, sets: tuple[str, ...]) -> None:
     """Print what puts the mock's commands first on PATH: eval "$(ftsup mock env)"."""
@@ -83,7 +83,7 @@ def away(state: Path | None, seconds: float) -> None:
 
 @fault.command("refuse-requeue", epilog=examples("ftsup mock fault refuse-requeue 2"))
 @state_option
-@click.argument("count", type=click.IntRange(min=0))
+@click.argument("count", type=Whole(min=0))
 def refuse_requeue(state: Path | None, count: int) -> None:
     """The next COUNT requeues are refused."""
     mockslurm.refuse_requeues(_where(state), count=count)

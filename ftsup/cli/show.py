@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from ftsup.cli import cluster
-from ftsup.cli.group import examples
+from ftsup.cli.group import Whole, examples
 from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import SlurmError
@@ -130,7 +130,7 @@ def _shower(ports: Ports, *, as_json: bool) -> Callable[[Page], None]:
 
 @click.command("list", epilog=examples("ftsup list", "ftsup list -n 100 --runs-dir /scratch/me/ftsup-runs", "ftsup list --json"))
 @runs_dir_option
-@click.option("-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="So many, the newest first.")
+@click.option("-n", "--number", type=Whole(min=1), default=20, show_default=True, help="So many, the newest first.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @with_ports
 def list_runs(ports: Ports, runs_dir: Path, number: int, *, as_json: bool) -> None:

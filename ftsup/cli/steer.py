@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from ftsup.cli import asking, cluster, complete, steercheck
-from ftsup.cli.group import examples
+from ftsup.cli.group import Whole, examples
 from ftsup.cli.options import run_argument, runs_dir_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.errors import Exit, RunError, SlurmError, Unavailable
@@ -69,7 +69,7 @@ def stop(ports: Ports, run: str | None, runs_dir: Path) -> int:
 
 @click.command(epilog=examples("ftsup restart", "ftsup restart demo --from-step 12000  # its loss diverged after that"))
 @run_argument
-@click.option("--from-step", type=click.IntRange(min=0), metavar="N", help="Go back: to the newest checkpoint of step N at most.")
+@click.option("--from-step", type=Whole(min=0), metavar="N", help="Go back: to the newest checkpoint of step N at most.")
 @runs_dir_option
 @with_ports
 def restart(ports: Ports, run: str | None, runs_dir: Path, from_step: int | None) -> int:

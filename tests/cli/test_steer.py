@@ -486,3 +486,8 @@ def test_ctrl_c_does_not_take_back_what_was_asked_and_that_is_said(world, leader
     assert isinstance(result.exception, SystemExit)
     assert f"the stop was asked for and is not taken back: ftsup status {NAME} shows what follows" in result.stderr
     assert len(list(run.requests.glob("*.json"))) == 1
+
+
+def test_what_is_no_number_is_told_so(world):
+    result = CliRunner().invoke(restart, ["--from-step", "banana"], obj=world.ports())
+    assert "'banana' is not a valid whole number." in result.stderr
