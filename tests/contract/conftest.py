@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+from pathlib import Path
+
 import pytest
 
+from ftsup.config.keys import Client
 from ftsup.mockslurm import control as mockslurm
+from ftsup.slurm import pyslurm
+from tests.contract import proven
 from tests.contract.rigs import SIGNALLED, FakeRig, LiveRig, MockRig
 from tests.realslurm.fixtures import real_cgroup_cluster, real_cluster
 
@@ -13,6 +20,7 @@ __all__ = ["real_cgroup_cluster", "real_cluster"]
 LAST = "test_limits.py"
 REAL = pytest.param("real", marks=[pytest.mark.realslurm, pytest.mark.e2e])
 REAL_CGROUP = pytest.param("real-cgroup", marks=[pytest.mark.realslurm, pytest.mark.e2e])
+PYSLURM = pytest.param("pyslurm", marks=[pytest.mark.realslurm, pytest.mark.e2e])
 MOCK = pytest.param("mock", marks=[pytest.mark.e2e])
 MOCK_CGROUP = pytest.param("mock-cgroup", marks=[pytest.mark.e2e])
 CLUSTERS = {
@@ -21,6 +29,24 @@ CLUSTERS = {
     "mock": (MockRig, "mock_cluster", "linuxproc"),
     "mock-cgroup": (MockRig, "mock_cgroup_cluster", "cgroup"),
 }
+
+
+def pytest_addoption(parser):
+    parser.addoption("--proven", metavar="PAGE", help="write what this run proved where, as a page")
+
+
+def pytest_configure(config):
+    page = config.getoption("proven", default=None)
+    if page and not hasattr(config, "workerinput"):  # reports of all workers arrive here
+        config.pluginmanager.register(proven.Recorder(Path(page), version=_version()))
+
+
+def _version() -> str:
+    """Of the Slurm that is installed here."""
+    try:
+        return subprocess.run(["scontrol", "-V"], capture_output=True, text=True, check=False).stdout.split()[-1]
+    except (OSError, IndexError):
+        return "not installed"
 
 
 def _mock(folder, proctrack: str):
@@ -93,6 +119,8 @@ def open_rig(kind: str, request: pytest.FixtureRequest, folder):
     """The rig of this name."""
     if kind == "fake":
         return FakeRig(folder)
+    if kind == "pyslurm":
+        return _pyslurm(request, folder)
     made, cluster, proctrack = CLUSTERS[kind]
     env = request.getfixturevalue(cluster)
     if any(item.path.name == LAST for item in request.session.items):
@@ -102,7 +130,21 @@ def open_rig(kind: str, request: pytest.FixtureRequest, folder):
     return made(folder, env, proctrack=proctrack)
 
 
-@pytest.fixture(params=["fake", MOCK, REAL])
+def _pyslurm(request: pytest.FixtureRequest, folder) -> LiveRig:
+    """The real one through pyslurm, where it imports; the library finds its cluster in this process's environment."""
+    if importlib.util.find_spec("pyslurm") is None:
+        pytest.skip("pyslurm is not installed here; a site builds the one of its Slurm's version")
+    env = request.getfixturevalue("real_cluster")
+    rig = LiveRig(folder, env, proctrack="linuxproc")
+    if why := pyslurm.unfit(environ=rig.env):
+        pytest.skip(why)
+    for name, value in env.items():
+        request.getfixturevalue("monkeypatch").setenv(name, value)
+    rig.slurm = pyslurm.connect(Client.PYSLURM, environ=rig.env)
+    return rig
+
+
+@pytest.fixture(params=["fake", MOCK, REAL, PYSLURM])
 def rig(request, tmp_path):
     """Every world that has the port."""
     made = open_rig(request.param, request, tmp_path)
