@@ -7,7 +7,7 @@ py := .venv/bin/python
 pytest := $(py) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test drill check fix bench bench-checkpoint pictures cover clean venv
+.PHONY: help demo test contract drill check fix bench bench-checkpoint pictures cover clean venv
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ demo: venv  ## trains on a mock Slurm, breaks it five times, shows that nothing 
 
 test: venv  ## the whole suite, three at a time: much of it waits
 	@$(pytest) -n 3 --dist loadgroup -m 'not drill' $(ARGS)
+
+contract: venv  ## what holds on which Slurm, run anew and written to docs/slurm.md (< 8 minutes)
+	@$(pytest) -n 2 tests/contract --proven docs/slurm.md $(ARGS)
 
 drill: venv  ## the long ones that `make test` leaves out
 	@$(pytest) -m drill $(ARGS)
