@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
+from ftsup.cli.ports import Ports
 from ftsup.plain import decode_plain, read_plain
+from ftsup.ports import Slurm
 from ftsup.rundir import RunDir
 from ftsup.supervisor.files import write_whole
 
@@ -67,6 +70,37 @@ def mock_state(environ: Mapping[str, str]) -> Path:
     """The mock's directory, where nobody names another."""
     cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
     return Path(environ.get(MOCK_STATE) or cache / "ftsup" / "mock")
+
+
+_COMMANDS, _AUTO, _PYSLURM = "commands", "auto", "pyslurm"
+
+
+class _Asking(msgspec.Struct, frozen=True, kw_only=True):
+    client: str = _COMMANDS
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's configuration says about asking Slurm; runs of before the key have used the commands."""
+
+    slurm: _Asking = _Asking()
+
+
+def looking(run: RunDir, *, ports: Ports) -> Slurm:
+    """The port with which a command looks at a run's jobs, as its `slurm.client` says. Unavailable where that does not work here."""
+    cluster = of_run(run)
+    environ = cluster.environ(ports.environ)
+    try:
+        client = decode_plain(read_plain(run.config_json), _Kept).slurm.client
+    except (OSError, ValueError):
+        client = _COMMANDS
+    if cluster.state or client not in {_AUTO, _PYSLURM} or (client == _AUTO and find_spec("pyslurm") is None):
+        return ports.slurm(environ)
+    from ftsup.config.keys import Client  # noqa: PLC0415 - few sites have pyslurm, and this takes its time
+    from ftsup.slurm import pyslurm  # noqa: PLC0415 - as above
+
+    if pyslurm.choose(Client(client), environ=environ).client is Client.COMMANDS:
+        return ports.slurm(environ)
+    return pyslurm.PySlurm(pyslurm.module(), commands=ports.slurm(environ))
 
 
 def remember(run: RunDir, cluster: Cluster) -> None:

@@ -92,7 +92,7 @@ class _Slurm:
     def _ask(self, job: str) -> None:
         self._job, self._trouble = None, ""
         try:
-            self._job = self._ports.slurm(cluster.of_run(self._run).environ(self._ports.environ)).show(job)
+            self._job = cluster.looking(self._run, ports=self._ports).show(job)
         except SlurmError as error:
             self._trouble = f"Slurm was asked about job {job}: {error.message}"
 

@@ -72,9 +72,14 @@ def connect(client: Client, *, environ: Mapping[str, str]) -> Slurm:
     commands = Commands(environ=environ)
     if choose(client, environ=environ).client is Client.COMMANDS:
         return commands
-    import pyslurm  # noqa: PLC0415 - optional, and only after a child has shown that it does not end us
+    return PySlurm(module(), commands=commands)
 
-    return PySlurm(pyslurm, commands=commands)
+
+def module() -> Any:  # noqa: ANN401 - optional, and untyped
+    """The library. Only after `choose`: a child has shown then that importing it does not end us."""
+    import pyslurm  # noqa: PLC0415 - as the docstring says
+
+    return pyslurm
 
 
 def unfit(*, environ: Mapping[str, str], run: Runner = proc.run, deadline_s: float = PROBE_S) -> str:
