@@ -41,7 +41,9 @@ def test_what_a_run_said_becomes_the_page(tmp_path):
         report("never_called", "real", when="setup"),
     ):
         recorder.pytest_runtest_logreport(each)
-    recorder.pytest_sessionfinish()
+    recorder.pytest_sessionfinish(exitstatus=pytest.ExitCode.INTERRUPTED)
+    assert not (tmp_path / "slurm.md").exists()
+    recorder.pytest_sessionfinish(exitstatus=pytest.ExitCode.TESTS_FAILED)
     written = (tmp_path / "slurm.md").read_text()
     assert "| | in memory | Slurm 22.05.8 | Slurm 22.05.8, pyslurm |" in written
     assert "| a job runs | yes | yes | left out |" in written
