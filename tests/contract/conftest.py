@@ -13,6 +13,7 @@ from ftsup.mockslurm import control as mockslurm
 from ftsup.slurm import pyslurm
 from tests.contract import proven
 from tests.contract.rigs import SIGNALLED, FakeRig, LiveRig, MockRig
+from tests.realslurm import cluster
 from tests.realslurm.fixtures import real_cgroup_cluster, real_cluster
 
 __all__ = ["real_cgroup_cluster", "real_cluster"]
@@ -44,7 +45,8 @@ def pytest_configure(config):
 def _version() -> str:
     """Of the Slurm that is installed here."""
     try:
-        return subprocess.run(["scontrol", "-V"], capture_output=True, text=True, check=False).stdout.split()[-1]
+        daemon = cluster.program("slurmctld") or "slurmctld"  # scontrol says it only where there is a configuration
+        return subprocess.run([daemon, "-V"], capture_output=True, text=True, check=False).stdout.split()[-1]
     except (OSError, IndexError):
         return "not installed"
 
@@ -121,11 +123,11 @@ def open_rig(kind: str, request: pytest.FixtureRequest, folder):
         return FakeRig(folder)
     if kind == "pyslurm":
         return _pyslurm(request, folder)
-    made, cluster, proctrack = CLUSTERS[kind]
-    env = request.getfixturevalue(cluster)
+    made, name, proctrack = CLUSTERS[kind]
+    env = request.getfixturevalue(name)
     if any(item.path.name == LAST for item in request.session.items):
         begun = request.getfixturevalue("tmp_path_factory").mktemp(f"limits-{kind}")
-        apart = request.getfixturevalue(cluster.replace("_cluster", "_limits_cluster")) if made is MockRig else env
+        apart = request.getfixturevalue(name.replace("_cluster", "_limits_cluster")) if made is MockRig else env
         request.getfixturevalue("limits").begin(made(begun, apart, proctrack=proctrack), kind)
     return made(folder, env, proctrack=proctrack)
 

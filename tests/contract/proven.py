@@ -47,7 +47,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 def world_of(nodeid: str) -> tuple[str, str, str] | None:
     """File, test and world in `tests/contract/test_port.py::test_x[real]`; other parameters become part of the test's name."""
     found = re.fullmatch(r"(?:.*/)?(test_\w+)\.py::test_(\w+)\[(.+)\]", nodeid)
-    if not found:
+    if not found or found[1] not in HEADINGS:
         return None
     worlds = [world for world in sorted(WORLDS, key=len, reverse=True) if found[3] == world or found[3].startswith(f"{world}-")]
     worlds += [world for world in sorted(WORLDS, key=len, reverse=True) if found[3].endswith(f"-{world}")]
