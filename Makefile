@@ -44,9 +44,9 @@ bench-checkpoint: venv  ## the figures of checkpoints: some minutes and 10 GB of
 pictures: venv  ## draws docs/*.svg anew, from the run that is kept in docs/run
 	@PYTHONPATH=. $(py) docs/pictures.py
 
-cover: venv  ## the suite again, counting lines and branches; all of policy must be reached
+cover: venv  ## the suite again, counting lines and branches; all of policy, events and manifest must be reached
 	@$(pytest) -n 3 --dist loadgroup --cov --cov-report=term $(ARGS)
-	@$(py) -m coverage report --include='ftsup/policy/*,ftsup/events.py' --fail-under=100 --show-missing
+	@$(py) -m coverage report --include='ftsup/policy/*,ftsup/events.py,ftsup/checkpoint/manifest.py' --fail-under=100 --show-missing
 
 clean:  ## removes what was built and cached here, .venv too; runs stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov

@@ -61,6 +61,7 @@ def test_words_without_a_rule_are_our_bug() -> None:
         ev.Collected(node="n1", epoch=OLD, incident=1),
         ev.AttemptOver(node="n1", epoch=OLD, code=1),
         ev.NodeUp(node="n9", instance="n9:1"),
+        ev.Chained(job="8"),
         ev.Tick(),
     ],
     ids=lambda event: type(event).__name__,
@@ -74,7 +75,7 @@ def test_news_of_an_attempt_that_is_over_and_of_nodes_that_are_not_ours_change_n
 
 def test_a_pick_that_takes_too_long_is_a_failed_start() -> None:
     desk = Desk().gathered()
-    desk.tell(ev.Tick(), ev.Tick(), after=RULES4.pick_s + 1)  # the first one asks Slurm how long there is
+    desk.tell(ev.Tick(), after=RULES4.pick_s + 1).tell(ev.Tick())  # the first one asks Slurm how long there is
     assert desk.state.history.past[-1].root.error == "choosing the checkpoint took too long"
     assert desk.state.history.past[-1].root.how is How.SETUP
 
@@ -95,6 +96,17 @@ def test_a_supervisor_that_is_another_one_after_the_end_was_decided_changes_noth
     assert desk.state.stage is Stage.CLOSE
     desk.tell(ev.NodeUp(node="n1", instance="n1:2"))
     assert (desk.state.stage, desk.orders) == (Stage.CLOSE, ())
+
+
+def test_the_second_reason_to_end_comes_too_late_and_what_is_over_has_no_deadline() -> None:
+    desk = Desk().running()
+    desk.tell(ev.CheckpointsTaken(why="another run has them"))
+    decided = desk.state
+    desk.tell(ev.CheckpointsTaken(why="a third one"))
+    assert (desk.state, desk.orders) == (decided, ())
+    over = replace(decided, stage=Stage.OVER, deadline_t=1.0)
+    out = machine.step(over, ev.Tick(t=2.0), RULES4)
+    assert (out.state, out.orders, out.deadline_t) == (replace(over, deadline_t=None), (), None)
 
 
 @pytest.mark.parametrize("stage", [Stage.COLLECT, Stage.STOP])
@@ -334,8 +346,20 @@ def before(fault: Fault, rule: str = "otherwise") -> Past:
             "start errors",
             "requeue without n1",
         ),
+        (
+            Case(
+                epoch=ONE,
+                faults=tuple(Fault(how=How.SETUP, node=node, error="no") for node in NODES),
+                nodes=NODES,
+                history=History(past=(before(Fault(how=How.SETUP, node="n1", error="no")),)),
+            ),
+            True,
+            VerdictKind.STOP,
+            "start errors",
+            "2 of 2 nodes could not start, twice",
+        ),
     ],
-    ids=["elsewhere", "requeue off", "elsewhere too", "another node", "requeues spent", "start"],
+    ids=["elsewhere", "requeue off", "elsewhere too", "another node", "requeues spent", "start", "start of all"],
 )
 def test_rows_of_the_judge(judged: Case, requeue: bool, kind: VerdictKind, rule: str, said: str) -> None:  # noqa: FBT001 - a column of the table
     verdict = judge(judged, replace(RULES4, can_requeue=requeue))
