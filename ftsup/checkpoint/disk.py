@@ -21,8 +21,6 @@ MEDIA = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
 """How a disk says that it cannot give these bytes back."""
 _TEMPORARY = ".tmp"
 _CREDIT_S = 1.0
-_UNITS_BYTES = 64 << 20
-"""More than a kernel keeps in one piece of its page cache (a large folio)."""
 _LEFT_BY_NFS = ".nfs"
 """What an NFS client makes of a file that was removed while somebody had it open. It goes when that process closes it."""
 
@@ -61,17 +59,13 @@ class RealDisk:
             cached = [] if stay_cached else _cached(fd, length, size_bytes)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             piece = memoryview(bytearray(max(1, min(size_bytes, length))))
-            number, begin = 0, 0
+            number = 0
             while size := _fill(file.readinto, piece):
                 yield piece[:size]
                 if self._each is not None:
                     self._each(size)
-                end = number * size_bytes + size
-                if stay_cached or cached[number : number + 1] == [True]:
-                    begin = end
-                else:  # with those before it that go: the kernel reads ahead in units that reach over a piece, and lets go of whole ones
-                    begin = max(begin, end - _UNITS_BYTES)
-                    os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
+                if not (stay_cached or cached[number : number + 1] == [True]):
+                    os.posix_fadvise(fd, number * size_bytes, size, os.POSIX_FADV_DONTNEED)
                 number += 1
 
     def write_new(self, path: Path, data: bytes) -> None:
