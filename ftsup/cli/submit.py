@@ -14,7 +14,6 @@ from ftsup.cli.cluster import Cluster, Kind
 from ftsup.cli.group import Choice, examples
 from ftsup.cli.newrun import check_script, new_run, placed, run_dir, script_of, submit_run
 from ftsup.cli.options import file_argument, runs_dir_option, set_option
-from ftsup.cli.owners import refuse_taken
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.cli.warn import warnings
 from ftsup.config import Config, load, short_warning
@@ -105,6 +104,8 @@ def submit(
     chosen, sentence = cluster.choose(Kind(kind), environ=ports.environ, nodes=config.slurm.nodes)
     if sentence:
         click.echo(sentence, err=True)
+    from ftsup.cli.owners import refuse_taken  # noqa: PLC0415 - it reads logs
+
     refuse_taken(config, ports=ports)
     with new_run(ports, config, file, sets=sets) as run:
         for warning in (
