@@ -8,22 +8,7 @@ import os
 import pytest
 
 from ftsup.cli.show import list_runs
-from tests.cli.living import World, hang_and_restart
-from tests.report.leader import Leader
-
-
-@pytest.fixture
-def world(tmp_path) -> World:
-    return World(tmp_path)
-
-
-@pytest.fixture
-def leader() -> Leader:
-    one = Leader()
-    one.grant()
-    one.launch()
-    one.after(3).train(100)
-    return one
+from tests.cli.living import hang_and_restart
 
 
 def test_the_newest_first_within_80_columns(world, leader):

@@ -11,22 +11,7 @@ from ftsup.cli.cluster import Cluster, of_run
 from ftsup.cli.show import status
 from ftsup.errors import RunError
 from ftsup.rundir import RunDir
-from tests.cli.living import World
-from tests.report.leader import BEGAN, Leader
-
-
-@pytest.fixture
-def world(tmp_path) -> World:
-    return World(tmp_path)
-
-
-@pytest.fixture
-def leader() -> Leader:
-    one = Leader()
-    one.grant()
-    one.launch()
-    one.after(3).train(100)
-    return one
+from tests.report.leader import BEGAN
 
 
 def flat(text: str) -> str:

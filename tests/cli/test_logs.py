@@ -22,20 +22,6 @@ from tests.cli.living import World, finish
 from tests.report.leader import Leader
 
 
-@pytest.fixture
-def world(tmp_path) -> World:
-    return World(tmp_path)
-
-
-@pytest.fixture
-def leader() -> Leader:
-    one = Leader()
-    one.grant()
-    one.launch()
-    one.after(3).train(100)
-    return one
-
-
 def write_log(run: RunDir, epoch: str, node: str, text: str | bytes, *, part: int = 0) -> None:
     path = rank_log_part(run.log(epoch, node), part)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,22 +14,8 @@ from ftsup.errors import RunError
 from ftsup.events import Fault, How
 from tests.cli.lived import Lived
 from tests.cli.living import World, finish, hang_and_restart
-from tests.report.leader import BEGAN, Leader
+from tests.report.leader import BEGAN
 from tests.report.scenes import trained
-
-
-@pytest.fixture
-def world(tmp_path) -> World:
-    return World(tmp_path)
-
-
-@pytest.fixture
-def leader() -> Leader:
-    one = Leader()
-    one.grant()
-    one.launch()
-    one.after(3).train(100)
-    return one
 
 
 def flat(text: str) -> str:

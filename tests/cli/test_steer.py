@@ -32,11 +32,6 @@ STEERING = [(stop, "stop"), (restart, "restart"), (requeue, "requeue"), (pause, 
 
 
 @pytest.fixture
-def world(tmp_path) -> World:
-    return World(tmp_path)
-
-
-@pytest.fixture
 def leader() -> Leader:
     """It trains, and spoke a moment ago."""
     one = Leader()
