@@ -14,7 +14,7 @@ by `share: group`); keys, `env.json` and requests are always 0600/0700.
     RUN/cluster.json         which Slurm                     RUN/paused           it comes back when it is continued
     RUN/typed.json           what `submit` was given, 0600   RUN/bash-requeues    counted by the batch script
     RUN/continued.json       the newest --continue           RUN/submitting       sbatch was asked, its answer not written down
-    RUN/config.<n>.yaml      as it was before continuation n
+    RUN/config.<n>.yaml      as it was before continuation n RUN/requeue.json     decided, and not seen yet (`policy.spool`)
 """
 
 from __future__ import annotations
@@ -109,6 +109,15 @@ class RunDir:
     def continued(self) -> Path:
         """The newest continuation: a leader that does not find it in its log begins anew."""
         return self.root / "continued.json"
+
+    @property
+    def requeue(self) -> Path:
+        """A requeue that was decided and does not show yet: a `policy.spool.Spool` as JSON, which says whether it is still to be done.
+
+        There from the decision until Slurm shows the requeue, or another verdict takes its place: the leader writes and removes it. The
+        next leader removes what its own grant proves done; `ftsup watch` carries out what nobody else does any more.
+        """
+        return self.root / "requeue.json"
 
     @property
     def submitting(self) -> Path:
