@@ -26,6 +26,8 @@ ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMO
 """Slurm's words for a job that is over, by none of our ways."""
 ASK_AGAIN_S = 2.0
 """Between two looks at a state that is about to change."""
+ASK_SOON_S = 60.0
+"""Slurm did not answer: until it is asked again how long we have."""
 REQUEUE_SHOWS_S = 10.0
 """A request that Slurm took and that does not show by then is made again (`incomplete` may return 0 and do nothing)."""
 TOLD = 143
@@ -194,7 +196,7 @@ def avoid_set(state: State, _event: ev.AvoidSet, _rules: Rules) -> Change:
 def slurm_failed(state: State, event: ev.SlurmFailed, rules: Rules) -> Change:
     """A call failed. Silence says nothing about the job; only a repeated no ends the run."""
     if state.stage is not Stage.REQUEUE:
-        return state, ()
+        return replace(state, ask_t=event.t + ASK_SOON_S) if state.away else state, ()
     if event.op == "requeue" and event.kind == "Refused":
         if state.refused + 1 >= rules.policy.refusals:
             reason = f"Slurm refused the requeue {state.refused + 1} times: {event.why}"
@@ -214,10 +216,21 @@ def warned(state: State, event: ev.Warned, rules: Rules) -> Change:
     """Slurm's warning: the end is `warning_s` away, or up to a minute more; ask when exactly."""
     if state.warned or state.stage not in BEFORE_END:
         return state, ()
-    state = replace(state, warned=True, answered=False)
+    state = _warned(state)
     if rules.can_requeue and state.end_t is None:
         state = replace(state, end_t=event.t + max(rules.warning_s - _tail_s(state, rules), 0.0))
     return state, (ev.AskSlurm(),)
+
+
+def _warned(state: State) -> State:
+    return replace(state, warned=True, answered=False, warn_t=None, warn_checked=False)
+
+
+def warn_due(state: State, t: float, rules: Rules) -> Change:
+    """By EndTime the warning's time has come, and no signal: there is none, it is late, or it was lost. Asked once more, as in `due`."""
+    if not state.warn_checked:
+        return replace(state, warn_checked=True, warn_t=t + min(rules.end_margin_s / 3, 5.0)), (ev.AskSlurm(),)
+    return _warned(state), ()
 
 
 def _tail_s(state: State, rules: Rules) -> float:
@@ -288,6 +301,7 @@ def _as_wished(state: State, wish: Wish, verdict: Verdict, fault: str, rules: Ru
 def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     if event.kill_wait_s is not None:
         state = replace(state, kill_wait_s=event.kill_wait_s)
+    state = _watch_end(state, event, rules)
     if not rules.can_requeue:
         return state
     if event.left_s is None:
@@ -296,6 +310,19 @@ def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     if state.end_checked and end_t <= event.t + 1.0:
         return replace(state, end_t=event.t)
     return replace(state, end_t=end_t, end_checked=False)
+
+
+def _watch_end(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
+    """When the warning is due. One that was answered is over once the end is far: it was sent by hand, or the limit was moved."""
+    left_s = event.left_s
+    if state.warned and state.answered and (left_s is None or left_s > rules.warning_s + EARLY_S):
+        state = replace(state, warned=False)
+    if state.warned or left_s is None:
+        return replace(state, warn_t=None, warn_checked=False)
+    warn_t = event.t + left_s - rules.warning_s
+    if state.warn_checked and warn_t <= event.t + 1.0:
+        return _warned(state)
+    return replace(state, warn_t=warn_t, warn_checked=False)
 
 
 # Told to end --------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,9 @@ ATTEMPT = frozenset({Stage.PREPARE, Stage.LAUNCH, Stage.RUN})
 """Stages in which a bad sign opens an incident."""
 MISSING = 10
 """Times in a row that a node is told silent, each followed by a new supervisor, before it is given up."""
+STEP_AGAIN_S = 15.0
+"""After an srun that Slurm did not answer."""
+ANSWERS = (ev.SlurmSaid, ev.RequeueAsked, ev.Chained, ev.AvoidSet)
 
 
 def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
@@ -45,15 +48,22 @@ def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
     if state.stage is Stage.NEW and not isinstance(event, (ev.LeaderStarted, ev.Continued)):
         message = f"{type(event).__name__} before LeaderStarted"
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
-    after, orders = handler(state, event, rules)
+    after, orders = handler(_contact(state, event), event, rules)
     after, more = saving.follow(after, event.t, rules)
     after, news = stuck.follow(state, after, event.t, rules)
     return Out(state=after, orders=orders + more + news, deadline_t=next_deadline(after))
 
 
+def _contact(state: State, event: LeaderEvent) -> State:
+    """Whether Slurm answers at all."""
+    if isinstance(event, (*ANSWERS, ev.SlurmFailed)):
+        return replace(state, away=isinstance(event, ev.SlurmFailed) and event.kind != "Refused")
+    return replace(state, away=True) if isinstance(event, ev.StepEnded) and event.unanswered else state
+
+
 def next_deadline(state: State) -> float | None:
     """When the machine wants to be woken, if nothing happens."""
-    ends = (state.end_t, state.ask_t) if state.stage in ending.BEFORE_END else ()
+    ends = (state.end_t, state.warn_t, state.ask_t) if state.stage in ending.BEFORE_END else ()
     times = [t for t in (state.deadline_t, saving.deadline_t(state), stuck.deadline_t(state), *ends) if t is not None]
     return min(times) if times and state.stage is not Stage.OVER else None
 
@@ -213,6 +223,8 @@ def _begun_anew(state: State, event: ev.Continued, _rules: Rules) -> Change:
 def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
     if state.end_t is not None and event.t >= state.end_t and state.stage in ending.BEFORE_END:
         return ending.due(state, event.t, rules)
+    if state.warn_t is not None and event.t >= state.warn_t and state.stage in ending.BEFORE_END:
+        return ending.warn_due(state, event.t, rules)
     if state.ask_t is not None and event.t >= state.ask_t and state.stage in ending.BEFORE_END:
         return replace(state, ask_t=event.t + rules.ask_s), (ev.AskSlurm(),)
     if state.deadline_t is None or event.t < state.deadline_t:
@@ -227,8 +239,16 @@ def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
     if state.stage is Stage.PICK:
         return _failed_start(state, event.t, rules, "choosing the checkpoint took too long")
     if state.stage in {Stage.GATHER, Stage.PREPARE, Stage.LAUNCH, Stage.STOP}:
-        return _gave_up(state, event.t, rules, "")
+        return _wait_for_slurm(state, event.t, rules) or _gave_up(state, event.t, rules, "")
     return ending.tick(state, event, rules)
+
+
+def _wait_for_slurm(state: State, t: float, rules: Rules) -> Change | None:
+    """Slurm does not answer, so nobody can start the supervisors that are missing: that is no fault of their nodes. None: it is."""
+    if not state.away or (state.stage is not Stage.GATHER and any(node not in state.silent for node in state.waiting)):
+        return None
+    state, orders = enter(replace(state, alone=False), state.stage, t, rules)
+    return state, (*orders, ev.AskSlurm())
 
 
 def _gave_up(state: State, t: float, rules: Rules, text: str) -> Change:
@@ -246,7 +266,11 @@ def _step_ended(state: State, event: ev.StepEnded, rules: Rules) -> Change:
     state = replace(state, alone=True)
     if state.stage is Stage.TERMED:
         return ending.last_words(state)
-    return _gave_up(state, event.t, rules, event.text) if state.stage is Stage.GATHER and not state.instances else (state, ())
+    if state.stage is not Stage.GATHER or state.instances:
+        return state, ()
+    if event.unanswered:
+        return replace(state, deadline_t=event.t + STEP_AGAIN_S), ()
+    return _gave_up(state, event.t, rules, event.text)
 
 
 def _away(state: State, event: ev.Away, _rules: Rules) -> Change:
@@ -306,8 +330,10 @@ def _node_silent(state: State, event: ev.NodeSilent, rules: Rules) -> Change:
     again = event.quiet_s >= 2 * rules.node_grace_s  # else it was heard since it was silent the last time
     count = state.silent.get(event.node, 0) + 1 if again else 1
     state = replace(state, silent={**state.silent, event.node: count})
-    if count <= MISSING or event.node in state.over or state.stage not in {Stage.LAUNCH, Stage.RUN, Stage.COLLECT, Stage.STOP}:
-        return state, (ev.StartNode(node=event.node),)
+    waits = count <= MISSING or state.away or event.node in state.over
+    if waits or state.stage not in {Stage.LAUNCH, Stage.RUN, Stage.COLLECT, Stage.STOP}:
+        asked = (ev.AskSlurm(),) if again else ()  # while it does not answer, nobody can be started
+        return state, (ev.StartNode(node=event.node), *asked)
     lost = Fault(how=How.HELLO, node=event.node)
     state = replace(state, over=(*state.over, event.node), faults=(*state.faults, lost))
     if state.stage in ATTEMPT:

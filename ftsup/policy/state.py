@@ -196,6 +196,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     end_checked: bool = False
     """Slurm was asked once more about the end, and `end_t` is due."""
     kill_wait_s: float | None = None
+    warn_t: float | None = None
+    """The warning's time by Slurm's EndTime: then it is as if the signal had come."""
+    warn_checked: bool = False
+    """Slurm was asked once more about the end, and `warn_t` is due."""
     warned: bool = False
     answered: bool = False
     """What the warning wanted saved is saved, or cannot be."""
@@ -205,6 +209,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """The leader itself was told to end."""
     alone: bool = False
     """The step has ended: no supervisor that was started with it is left."""
+    away: bool = False
+    """Slurm did not answer when it was last asked."""
     tries: int = 0
     """Requests for the requeue so far."""
     refused: int = 0

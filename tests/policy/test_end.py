@@ -1,0 +1,115 @@
+"""The time limit in the fake world: no signal comes, Slurm does not answer, an admin moves it, and a warning that was for nothing."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from ftsup.events import VerdictKind
+from ftsup.policy.rules import Rules
+from tests.policy.test_save import ASKS, DEAF, EVERY, LISTENS, decided, finished, good
+from tests.world import RULES, World
+
+BEGAN = 1000.0
+MARGIN_S = RULES.end_margin_s + RULES.kill_wait_s
+
+
+def limited(seconds: float, *, script: str = ASKS, rules: Rules = RULES) -> World:
+    """A time limit, and no signal before it."""
+    world = World(script=script, steps=900, save_every=1000, rules=rules)
+    world.limit_t = world.t + seconds
+    return world.start()
+
+
+def requeued(world: World) -> World:
+    """Until it asks for the requeue; each save is on all ranks, and the log replays to the same orders."""
+    return good(world.run(until=lambda: bool(world.requeues)))
+
+
+def after(world: World, seconds: float, left_s: float) -> World:
+    """An admin sets what is left."""
+    return world.at(seconds, lambda: setattr(world, "limit_t", world.t + left_s))
+
+
+@pytest.mark.parametrize("script", LISTENS)
+def test_without_a_signal_the_leader_knows_the_end_by_slurms_clock(script: str) -> None:
+    world = requeued(limited(200, script=script))
+    assert len(world.saves) == 1
+    assert BEGAN + 200 - RULES.warning_s <= world.t < BEGAN + 200 - RULES.warning_s + 20
+    assert "training is saved at step" in decided(world)[0][1]
+
+
+def test_a_script_that_does_not_listen_is_requeued_in_time_and_nothing_is_asked_of_it() -> None:
+    world = requeued(limited(200, script=DEAF))
+    assert world.saves == {}
+    assert BEGAN + 200 - MARGIN_S - 2 <= world.t <= BEGAN + 200 - MARGIN_S + 6
+    assert [text for text in world.news if "nothing can be saved on request" in text] == world.news[:1]
+
+
+def test_slurm_that_is_away_when_the_warning_is_due_keeps_nobody_from_saving() -> None:
+    world = limited(200).at(100, lambda: setattr(world, "slurm_away", True))
+    requeued(world)
+    assert len(world.saves) == 1
+
+
+@pytest.mark.parametrize("seconds", [20, 100, 138])
+def test_a_limit_that_was_moved_away_is_followed(seconds: int) -> None:
+    """Nothing is saved at the old end, not even where nobody has asked since."""
+    world = after(limited(200), seconds, 300)
+    requeued(world)
+    assert len(world.saves) == 1
+    assert world.t > BEGAN + seconds + 300 - RULES.warning_s
+
+
+def test_a_limit_that_is_moved_away_in_the_save_lets_training_go_on() -> None:
+    world = limited(200)
+    world.save_s = 10.0
+    requeued(after(world, 150, 500))
+    assert len(world.saves) == 2
+    assert any("training goes on" in text for text in world.news)
+    assert world.t > BEGAN + 150 + 500 - RULES.warning_s
+
+
+def test_a_limit_that_was_moved_near_is_seen_at_the_next_look() -> None:
+    world = after(limited(2000, rules=replace(RULES, ask_s=30.0)), 65, 130)
+    requeued(world)
+    assert len(world.saves) == 1
+    assert world.t < BEGAN + 65 + 130 - RULES.warning_s + 20
+
+
+def test_no_limit_at_all_and_then_one() -> None:
+    world = World(script=ASKS, steps=900, save_every=1000, rules=replace(RULES, ask_s=30.0)).start()
+    requeued(after(world, 65, 130))
+    assert len(world.saves) == 1
+
+
+def test_a_limit_that_is_taken_away() -> None:
+    world = limited(200, rules=replace(RULES, ask_s=30.0)).at(100, lambda: setattr(world, "limit_t", None))
+    good(world.run())
+    assert finished(world)
+    assert (world.saves, world.requeues) == ({}, [])
+
+
+def test_a_signal_by_hand_that_nobody_could_answer_does_not_keep_the_warning_from_being_heard() -> None:
+    """Its ranks missed every proposal, or did not listen yet."""
+    world = limited(900, script=DEAF, rules=replace(RULES, ask_s=50.0)).warn(30)
+    world.at(60, lambda: [setattr(rank, "script", ASKS) for node in world.nodes.values() for rank in node.ranks])
+    world.total = 2000
+    requeued(world)
+    assert len(world.saves) == 1
+    assert "training is saved at step" in decided(world)[0][1]
+
+
+def test_the_limit_of_a_run_that_is_not_requeued_is_a_save_and_an_end() -> None:
+    world = limited(200, script="exits", rules=replace(RULES, can_requeue=False))
+    good(world.run())
+    assert len(world.saves) == 1
+    assert world.over is not None
+    assert world.over.kind is VerdictKind.STOP
+
+
+def test_a_save_because_it_is_time_serves_the_end_as_well() -> None:
+    world = limited(200, rules=replace(EVERY, every_s=133.0))
+    world.save_s = 8.0
+    requeued(world)
+    assert len(world.saves) == 1
