@@ -207,6 +207,8 @@ class StepEnded(Event, frozen=True, kw_only=True):
 
     text: str = ""
     """The last lines it printed."""
+    unanswered: bool = False
+    """Slurm did not answer it: that says nothing about the nodes."""
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):

@@ -225,6 +225,11 @@ def retried(call: Callable[[], T], *, sleep: Callable[[float], object], tries: i
             return call()
         except Unavailable:
             sleep(backoff_s(attempt, first_s=first_s, most_s=most_s))
+def no_answer(text: str) -> bool:
+    """Whether a command that says this was not answered, whatever else it printed."""
+    return any(words in text.lower() for words, _hint in NO_ANSWER)
+
+
     return call()
 
 

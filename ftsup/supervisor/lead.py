@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from ftsup import eventlog, proc
 from ftsup import events as ev
 from ftsup.config import Config, Requeue
-from ftsup.errors import SlurmError
+from ftsup.errors import Refused, SlurmError
 from ftsup.events import LeaderEvent, LeaderOrder, Line
 from ftsup.policy.judge import describe
 from ftsup.policy.machine import next_deadline, step
@@ -31,6 +31,7 @@ from ftsup.policy.state import Stage, State
 from ftsup.ports import Clock, Job
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
+from ftsup.slurm.commands import no_answer
 from ftsup.supervisor import starter
 from ftsup.supervisor.checkpoints import LAST_S, Checkpoints
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
@@ -59,6 +60,8 @@ TOLD_LEAVE_S = 2.0
 """The same where Slurm told us to end: KillWait runs."""
 TOLD_MIRROR_S = 2.0
 """The most that the decision waits for the run directory then."""
+SLURM = "slurm"
+"""The kind of the trouble when Slurm does not answer."""
 CAREFUL = (ev.Launch, ev.Requeue)
 TO_NODES = get_args(ev.NodeOrder)
 
@@ -111,6 +114,10 @@ class Lead:
         me = Me(run=run.id, job=grant.job, host=grant.host, folder=str(run.root), wall=clock.wall(), force=config.checkpoint.force)
         self.checkpoints = Checkpoints(config, me, now=clock.now())
         keys = read_keys(run.keys)
+        self.asking: set[str] = set()
+        """Questions to Slurm that have no answer yet: none is asked twice at once."""
+        self.unanswered = False
+        """Slurm did not answer the last question, and that was told."""
         self.link = LeaderLink(keys, instance=f"{grant.host}:{clock.now():.3f}", port=self._port())
         self.step = starter.Step(self.local, run.root, grant.environ)
         self.teller = Teller(config, held, self.local, run=run, job=grant.job, env=grant.environ)
@@ -384,7 +391,9 @@ class Lead:
                 return then(call.decode(done.out))
             except SlurmError as error:
                 why = error.message if done.code is not None else f"{error.message} ({done.why})"
-                return [ev.SlurmFailed(op=op, kind=type(error).__name__, why=why)]
+                told = self._answered() if isinstance(error, Refused) else self._silence(why)
+                return [ev.SlurmFailed(op=op, kind=type(error).__name__, why=why), *told]
+            return [*found, *self._answered()]
 
         self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.grant.environ, cwd=self.local)
 
@@ -393,15 +402,37 @@ class Lead:
 
         def said(config: Mapping[str, str]) -> list[LeaderEvent]:
             words = config.get("KillWait", "").split()
+        if op in self.asking:
+            return  # that answer is for both: a controller that hangs must not find a crowd when it goes on
+
             self.kill_wait_s = float(words[0]) if words and words[0].isdigit() else None
+            self.asking.discard(op)
             return []
 
         self._slurm("config", self.clock.now(), said)
 
     def _record_code(self) -> None:
         """Which code this grant runs; a change since the last one is said."""
+        self.asking.add(op)
 
         def recorded(done: proc.Done) -> list[LeaderEvent]:
+    def _silence(self, why: str) -> list[LeaderEvent]:
+        """Slurm does not answer: told once, until it does."""
+        if self.unanswered:
+            return []
+        self.unanswered = True
+        return [ev.Noted(text=f"Slurm does not answer, and training goes on: {why}", trouble=SLURM)]
+
+    def _answered(self) -> list[LeaderEvent]:
+        if not self.unanswered:
+            return []
+        self.unanswered = False
+        return [ev.Noted(text="Slurm answers again", trouble=SLURM, over=True)]
+
+    def _step_ended(self, text: str) -> list[LeaderEvent]:
+        unanswered = no_answer(text)
+        return [ev.StepEnded(text=text, unanswered=unanswered), *(self._silence(text) if unanswered else [])]
+
             return [ev.Noted(text=done.out.strip())] if done.ok and done.out.strip() else []
 
         grant = self.state.epoch.grant + (0 if self.state.job == self.grant.job and self.state.restarts == self.grant.restarts else 1)
@@ -439,6 +470,8 @@ class Lead:
             self.clerk.ask("add_line", now=self.clock.now(), limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=job)
             return [ev.Chained(job=job)]
 
+        if self.kill_wait_s is None:  # Slurm did not answer when we began
+            self._ask_config()
         avoided = sorted({*self.config.slurm.exclude, *self.state.history.avoided})
         args = [f"--dependency=afterany:{self.grant.job}", *([f"--exclude={','.join(avoided)}"] if avoided else [])]
         self._slurm("submit", now, submitted, script=str(self.run_dir.script), args=args)

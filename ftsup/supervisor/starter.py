@@ -59,7 +59,8 @@ class Step:
         """Start all, unless an srun of this grant lives; why not, or nothing."""
         if self._adopted() or any(not process.ended() for process in self._ours):
             return ""
-        why = self._srun(nodes, nodes, addresses, overlap=False)
+        again = bool(self._ours) or self._file.exists()  # a controller that was away may still make the step of one that gave up
+        why = self._srun(nodes, nodes, addresses, overlap=again)
         if not why:
             self._main = self._ours[-1]
             pid = self._main.pid

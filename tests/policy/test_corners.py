@@ -119,7 +119,7 @@ def test_a_node_that_is_silent_again_and_again_while_an_incident_is_open_is_wait
     silent = ev.NodeSilent(node="n2", quiet_s=RULES4.node_grace_s * 3)
     for _ in range(machine.MISSING):
         desk.tell(silent, after=0.01)
-        assert desk.kinds() == ["StartNode"]
+        assert desk.kinds() == ["StartNode", "AskSlurm"]
     desk.tell(silent, after=0.01)
     assert "n2" in desk.state.over
     assert "n2" not in desk.state.waiting
