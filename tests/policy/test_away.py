@@ -1,0 +1,81 @@
+"""Slurm does not answer: whatever cannot be started then is no node's fault, costs nothing, and is tried until it answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftsup import events as ev
+from ftsup.events import Epoch, Fault, How
+from ftsup.policy import machine
+from ftsup.policy.ending import ASK_SOON_S
+from ftsup.policy.state import Stage
+from tests.policy.test_review import NODES, ONE, RULES4, Desk
+
+AWAY = ev.SlurmFailed(op="show", kind="Unavailable", why="scontrol show job: Unable to contact slurm controller (connect failure)")
+HERE = ev.SlurmSaid(state="RUNNING")
+NO_STEP = ev.StepEnded(text="srun: error: Unable to create step for job 7: Unable to contact slurm controller", unanswered=True)
+
+
+def test_an_srun_that_slurm_does_not_answer_is_tried_again_and_costs_no_attempt() -> None:
+    desk = Desk().lead()
+    for _ in range(20):
+        desk.tell(NO_STEP)
+        assert desk.kinds() == []
+        desk.tell(AWAY, ev.Tick(), after=1.0)
+        assert desk.kinds() == []
+        desk.tell(ev.Tick(), after=machine.STEP_AGAIN_S)
+        assert desk.kinds() == ["StartStep", "AskSlurm"]
+    desk.tell(HERE, *(ev.NodeUp(node=node, instance=f"{node}:1") for node in NODES))
+    assert desk.state.stage is Stage.PICK
+    assert (desk.state.epoch, desk.state.incident, desk.state.history.past) == (ONE, 0, ())
+
+
+def test_an_srun_that_ends_while_slurm_answers_is_the_nodes_fault_as_before() -> None:
+    desk = Desk().lead().tell(HERE, ev.StepEnded(text="srun: error: Task launch failed on node n2"))
+    assert desk.state.incident == 1
+
+
+def late(desk: Desk, limit_s: float) -> list[str]:
+    """What is ordered once a limit is over; the first tick asks Slurm, as it is time to."""
+    before = len(desk.all)
+    desk.tell(ev.Tick(), after=limit_s + 1).tell(ev.Tick())
+    return [type(order).__name__ for order in desk.all[before:]]
+
+
+def test_nobody_says_hello_in_time() -> None:
+    desk = Desk().lead().tell(AWAY)
+    assert late(desk, RULES4.hello_s) == ["AskSlurm", "StartStep", "AskSlurm"]
+    assert desk.state.incident == 0
+    desk.tell(HERE)
+    assert "Incident" in late(desk, RULES4.hello_s)
+
+
+def test_a_node_whose_supervisor_nobody_can_start_is_waited_for() -> None:
+    desk = Desk().running().tell(AWAY)
+    silent = ev.NodeSilent(node="n2", quiet_s=RULES4.node_grace_s * 3)
+    desk.tell(*[silent] * (3 * machine.MISSING))
+    assert (desk.state.stage, desk.kinds()) == (Stage.RUN, ["StartNode", "AskSlurm"])
+    desk.tell(HERE, silent)
+    assert desk.state.faults[-1] == Fault(how=How.HELLO, node="n2")
+
+
+@pytest.mark.parametrize("silent", [(), ("n1",), ("n1", "n2")])
+def test_an_order_is_given_again_to_those_that_nobody_could_start(silent: tuple[str, ...]) -> None:
+    desk = Desk().prepared()
+    desk.tell(*(ev.NodeSilent(node=node, quiet_s=RULES4.node_grace_s) for node in silent), AWAY)
+    waits = silent == NODES
+    assert ("Incident" in late(desk, RULES4.setup_s)) is not waits
+    assert (desk.state.stage is Stage.PREPARE) is waits
+    assert desk.kinds() == ["Prepare", "Prepare", "AskSlurm"] or not waits
+
+
+def test_how_long_we_have_is_asked_again_soon() -> None:
+    desk = Desk().running().tell(HERE)
+    assert desk.state.ask_t is not None
+    assert desk.state.ask_t - desk.t > ASK_SOON_S
+    desk.tell(AWAY)
+    assert desk.state.ask_t == desk.t + ASK_SOON_S
+    refused = ev.SlurmFailed(op="show", kind="Refused", why="Access denied")
+    desk.tell(refused)
+    assert not desk.state.away
+    assert desk.state.epoch == Epoch(1, 1)
