@@ -211,7 +211,7 @@ class Lead:
         answers = (*self.calls.take(now), *self.clerk.take(now), *self.checkpoints.take(now))
         events += [event for found in answers for event in found]
         text = self.step.just_ended()
-        events += [ev.StepEnded(text=text)] if text is not None else []
+        events += self._step_ended(text) if text is not None else []
         told = self.signals.take()
         events += [ev.Signalled(signal=signal.Signals(number).name) for number in told]
         if told and self.quit_t is not None:
