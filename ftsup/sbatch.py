@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from ftsup.config import Config, Requeue
+from ftsup.config import Config, Requeue, To
 from ftsup.errors import ConfigError
 from ftsup.rundir import RunDir
 
@@ -73,7 +73,7 @@ def options(config: Config, *, run: Path) -> list[str]:
         ("cpus-per-task", str(slurm.cpus_per_task or ""), "slurm.cpus_per_task"),
         ("mem", "" if slurm.mem_bytes is None else memory(slurm.mem_bytes), "slurm.mem"),
         ("exclude", ",".join(slurm.exclude), "slurm.exclude"),
-        ("signal", slurm.signal, "slurm.signal"),
+        ("signal", "" if slurm.warning.to is To.NOBODY else slurm.signal, "slurm.signal"),
         ("requeue" if slurm.requeue is Requeue.REQUEUE else "no-requeue", None, "slurm.requeue"),
         ("open-mode", "append", ""),
         ("propagate", "NONE", ""),

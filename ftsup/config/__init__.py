@@ -13,13 +13,13 @@ import msgspec
 from msgspec.structs import replace
 
 from ftsup.config.check import OWNED, PLACEHOLDERS, findings, short_warning
-from ftsup.config.keys import Checkpoint, Config, Handlers, Launch, Launcher, Notify, Requeue, Share, SlurmOptions, Waits, Warning_
+from ftsup.config.keys import Checkpoint, Config, Handlers, Launch, Launcher, Notify, Requeue, Share, SlurmOptions, To, Waits, Warning_
 from ftsup.config.read import Loaded, read
 from ftsup.plain import decode_plain
 
 __all__ = [
     "OWNED", "PLACEHOLDERS", "Checkpoint", "Config", "Handlers", "Launch", "Launcher", "Loaded", "Notify", "Requeue", "Share",
-    "SlurmOptions", "Waits", "Warning_", "from_json", "load", "short_warning", "to_json",
+    "SlurmOptions", "To", "Waits", "Warning_", "from_json", "load", "short_warning", "to_json",
 ]  # fmt: skip
 
 

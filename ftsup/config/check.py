@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from ftsup.config.keys import Config, Launch, SlurmOptions
+from ftsup.config.keys import Config, Handlers, Launch, SlurmOptions, To
 from ftsup.config.read import Finding
 from ftsup.config.values import close
 from ftsup.policy.rules import key_name
@@ -42,9 +42,11 @@ def _warning_findings(config: Config) -> Iterator[Finding]:
     if not parts or not parts["lead"]:
         yield Finding("slurm.signal", f"{given}: allowed is a signal and its lead in seconds, such as SIGUSR1@120")
         return
-    if parts["where"]:
-        yield Finding("slurm.signal", f"{given}: the supervisors on the nodes must hear it: write it without {parts['where']}")
+    if parts["where"] not in {None, "B:"}:
+        yield Finding("slurm.signal", f"{given}: write it without {parts['where']}, or with B: for the batch script alone")
         return
+    if parts["name"] == To.NOBODY.value and not parts["where"]:
+        parts = {**parts.groupdict(), "name": _WARNINGS[0]}
     name = "SIG" + parts["name"].removeprefix("SIG")
     if name not in signal.Signals.__members__:
         yield Finding("slurm.signal", f"{given}: no such signal{close(name, _WARNINGS)}")
@@ -59,7 +61,11 @@ def _warning_findings(config: Config) -> Iterator[Finding]:
 
 
 def _lead_findings(config: Config) -> Iterator[Finding]:
-    lead_s, limit_s = config.slurm.warning.lead_s, config.slurm.time_s
+    warning, limit_s = config.slurm.warning, config.slurm.time_s
+    lead_s = warning.lead_s
+    if config.slurm.handlers is Handlers.PLAIN and warning.to is not To.STEPS:
+        text = f"{config.slurm.signal}: no rank gets this signal, and slurm.handlers: plain wants it for each: write it as"
+        yield Finding("slurm.signal", f"{text} {warning.signal}@{lead_s}", ("slurm.handlers",))
     if limit_s is not None and lead_s >= limit_s:
         text = f"{config.slurm.signal}: the warning would come before the job begins: slurm.time is {duration(limit_s)}"
         yield Finding("slurm.signal", text, ("slurm.time",))

@@ -77,11 +77,25 @@ class Share(Enum):
     GROUP = "group"
 
 
+UNWARNED_ASK_S = 60.0
+"""Where no signal would tell that an admin has shortened the time limit."""
+
+
+class To(Enum):
+    """Whom Slurm sends the warning."""
+
+    STEPS = ""
+    BATCH = "B:"
+    """The batch script alone."""
+    NOBODY = "none"
+
+
 class Warning_(msgspec.Struct, frozen=True):  # noqa: N801 - Warning is Python's
-    """The signal before the time limit, and how long before."""
+    """The signal before the time limit, how long before, and to whom. A script's handler is for this signal, whoever gets it."""
 
     signal: str
     lead_s: int
+    to: To = To.STEPS
 
 
 class SlurmOptions(Section, frozen=True, kw_only=True):
@@ -101,7 +115,8 @@ class SlurmOptions(Section, frozen=True, kw_only=True):
         Word,
         Meta(
             description="the warning before the time limit, and its lead: long enough to save once, plus KillWait and end_margin; "
-            "Slurm may send it up to a minute early"
+            "Slurm may send it up to a minute early. B:SIGUSR1@120: to the batch script only; none@120: no signal is asked for, and "
+            "ftsup watches EndTime itself (a script's handler of SIGUSR1 is called as well)"
         ),
     ] = f"SIGUSR1@{_RULES.warning_s:.0f}"
     handlers: Annotated[
@@ -142,7 +157,10 @@ class SlurmOptions(Section, frozen=True, kw_only=True):
     def warning(self) -> Warning_:
         """`signal` in its parts."""
         name, _, lead = self.signal.partition("@")
-        return Warning_("SIG" + name.removeprefix("SIG"), int(lead))
+        if name == To.NOBODY.value:
+            return Warning_("SIGUSR1", int(lead), To.NOBODY)
+        to = To.BATCH if name.startswith(To.BATCH.value) else To.STEPS
+        return Warning_("SIG" + name.removeprefix(to.value).removeprefix("SIG"), int(lead), to)
 
     @property
     def flags(self) -> tuple[tuple[str, str | None], ...]:
@@ -331,7 +349,7 @@ class Config(Section, frozen=True, kw_only=True):
             setup_s=self.waits.setup_s,
             pick_s=self.waits.pick_s,
             beats_s=self.waits.beats_s,
-            ask_s=self.waits.ask_s,
+            ask_s=self.waits.ask_s if self.slurm.warning.to is not To.NOBODY else min(self.waits.ask_s, UNWARNED_ASK_S),
             kill_margin_s=self.waits.kill_margin_s,
             end_margin_s=self.waits.end_margin_s,
             stagger_s=self.waits.stagger_s,
