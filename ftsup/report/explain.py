@@ -19,6 +19,7 @@ from ftsup.report.evidence import Evidence
 from ftsup.report.ledger import Ledger, Wish
 from ftsup.report.runs import View
 from ftsup.report.story import Incident, Stage
+from ftsup.report.troubles import Trouble
 from ftsup.report.words import one_line, parsed
 
 SILENT_S = 60.0
@@ -106,6 +107,8 @@ class Tale(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time went: they sum to `whole_s`."""
     incidents: tuple[Told, ...]
     asked: tuple[Wish, ...]
+    troubles: tuple[Trouble, ...]
+    """What stood for a while, and cost the training nothing by itself."""
     damaged: tuple[str, ...]
     """Checkpoints that were set aside: which, why, and where they lie."""
     leaders: int
@@ -151,6 +154,7 @@ def explain(view: View, ledger: Ledger, *, config: Config | None, evidence: Mapp
         time=time,
         incidents=told,
         asked=ledger.wishes,
+        troubles=ledger.troubles,
         damaged=tuple(f"checkpoint {one.name} was set aside, {one.why}; it lies in {one.path}" for one in story.aside),
         leaders=ledger.measured.leaders,
         advice=advise(Facts(ledger=ledger, costs=each, seconds=by_cause(ledger), config=config)),

@@ -15,6 +15,7 @@ from ftsup.report.costs import Cause, Cost
 from ftsup.report.evidence import stack
 from ftsup.report.explain import SILENT_S, Lost, Tale, Told
 from ftsup.report.story import Stage
+from ftsup.report.troubles import Trouble
 from ftsup.report.words import count, names, one_line, short_time
 
 WIDTH = 80
@@ -260,9 +261,17 @@ def asked(tale: Tale) -> Iterator[str]:
     """What people asked for, and leaders that died."""
     for wish in tale.asked:
         yield f"{wish.wall[:19].replace('T', ' ')} {wish.answer or f'{wish.who} asked for {wish.request}'}"
+    yield from map(_trouble, tale.troubles)
     if tale.leaders:
         often = "once" if tale.leaders == 1 else f"{tale.leaders} times"
         yield f"the leader died {often} and was started again, while training went on"
+
+
+def _trouble(one: Trouble) -> str:
+    often = [f"{one.times} times"] if one.times > 1 else []
+    ended = one.times > 1 or not one.stands
+    so_long = [f"{short_time(one.whole_s)}{' in all' if often else ''}"] if ended else []
+    return f"{one.wall[:19].replace('T', ' ')} {one.text} ({', '.join([*often, *so_long, *(['not over yet'] if one.stands else [])])})"
 
 
 def _row(row: Lost) -> str:

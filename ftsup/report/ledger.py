@@ -17,6 +17,7 @@ from ftsup.events import Fault, Line, VerdictKind
 from ftsup.policy.judge import HANGS
 from ftsup.report.gauge import Gauge, Measured
 from ftsup.report.story import WORKS, Incident, Moment, Story, between_s, fold
+from ftsup.report.troubles import Trouble, Troubles
 
 _ENDS = {"shutdown", "exited"}
 
@@ -70,6 +71,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[int, tuple[Fault, ...]] = {}
     """Number of an incident -> all that was known of its ranks when it was judged."""
     wishes: tuple[Wish, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
     measured: Measured = Measured()
 
     @property
@@ -108,6 +110,7 @@ class _Book:
         self.quiet_s: dict[int, float] = {}
         self.faults: dict[int, tuple[Fault, ...]] = {}
         self.wishes: list[Wish] = []
+        self.troubles = Troubles()
         self.gauge = Gauge()
 
     def take(self, line: Line) -> None:
@@ -115,6 +118,7 @@ class _Book:
         after = self.story = fold(before, line)
         now = after.last or Moment()
         if not isinstance(event, events.Progressed):  # nearly every line is one
+            self.troubles.take(line, before.last or now, now)
             self._event(line, before, now)
         self.gauge.see(line, before, now)
         for order in line.orders:
@@ -178,7 +182,14 @@ class _Book:
         if self.story.last is not None:
             self._spend(*self.place, between_s(self.since, self.story.last) or 0.0)
         spells = _with_quiet(_adopted(self.spells), self.story.incidents, self.quiet_s)
-        return Ledger(story=self.story, spells=tuple(spells), faults=self.faults, wishes=tuple(self.wishes), measured=self.gauge.measured())
+        return Ledger(
+            story=self.story,
+            spells=tuple(spells),
+            faults=self.faults,
+            wishes=tuple(self.wishes),
+            troubles=self.troubles.all(),
+            measured=self.gauge.measured(),
+        )
 
 
 def _wish(line: Line, event: events.Asked | events.Continued) -> Wish:

@@ -421,7 +421,7 @@ class Lead:
         if self.unanswered:
             return []
         self.unanswered = True
-        return [ev.Noted(text=f"Slurm does not answer, and training goes on: {why}", trouble=SLURM)]
+        return [ev.Noted(text=f"Slurm does not answer: {why}", trouble=SLURM)]
 
     def _answered(self) -> list[LeaderEvent]:
         if not self.unanswered:

@@ -42,3 +42,27 @@ def test_whoever_begins_finds_out_anew(leader):
     assert standing(leader) == ["n2: x"]
     leader.grant(1)
     assert standing(leader) == []
+
+
+def told(leader: Leader) -> list[str]:
+    lines = "\n".join(text(tale_of(leader.lines), alone=False).splitlines()).replace("\n  ", " ").splitlines()
+    return [line.split(" ", 2)[2] for line in lines if "Slurm does not answer" in line or "no room" in line]
+
+
+def test_explain_says_each_kind_once_with_how_often_and_how_long(leader):
+    away = ev.Noted(text="Slurm does not answer: scontrol show: timed out", trouble="slurm")
+    leader.take(away)
+    assert told(leader) == ["Slurm does not answer: scontrol show: timed out (not over yet)"]
+    leader.after(60.0).take(ev.Noted(text="Slurm answers again", trouble="slurm", over=True))
+    assert told(leader) == ["Slurm does not answer: scontrol show: timed out (1 min)"]
+    leader.after(600.0).take(away)
+    leader.take(ev.Noted(node="n2", text="logs: no room", trouble="clerk full"))
+    leader.after(30.0).take(ev.NodeUp(node="n2", instance="another"))
+    leader.take(ev.LeaderStarted(job="7", restarts=0, host="n1", pid=2, nodes=("n1", "n2")))
+    leader.take(away)
+    assert told(leader) == [
+        "Slurm does not answer: scontrol show: timed out (3 times, 1 min 30 s in all, not over yet)",
+        "n2: logs: no room (30 s)",
+    ]
+    leader.after(30.0).grant(1)
+    assert told(leader)[0].endswith("(3 times, 1 min 30 s in all)")
