@@ -23,6 +23,8 @@ RUN = "FTSUP_RUN"
 OPTIONS = ("--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL")
 DEAF = 'trap \'\' USR1 USR2; exec "$0" "$@"'
 """The warning may come while Python starts: one that is missed costs nothing, since the leader knows the end by Slurm's clock."""
+NARROWS = ("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_EXACT")
+"""With any of these, as with its own SRUN_*, srun gives the step the CPUs of its tasks only; without, all that the job has on a node."""
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +40,18 @@ def own_pid() -> int:
 
 
 def argv(nodes: Sequence[str], *, chdir: Path, overlap: bool, environ: Mapping[str, str]) -> list[str]:
-    """The srun command: one task on each of the nodes, in their order."""
+    """The srun command: one task on each of the nodes, in their order. Ranks know SLURM_CPUS_PER_TASK, srun does not."""
     cpus = environ.get("SLURM_CPUS_PER_TASK")
     words = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--chdir={chdir}", *OPTIONS]
-    words += [f"--cpus-per-task={cpus}"] if cpus else []  # 22.05 to 23.02 do not hand it on from sbatch
     words += ["--overlap"] if overlap else []
-    return [*words, "sh", "-c", DEAF, sys.executable, "-m", "ftsup", "node"]
+    known = ["env", f"SLURM_CPUS_PER_TASK={cpus}"] if cpus else []
+    return [*words, "sh", "-c", DEAF, *known, sys.executable, "-m", "ftsup", "node"]
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What srun gets of the batch script's environment. Where a site ends whole steps for one process without memory, not ours."""
+    kept = {name: value for name, value in environ.items() if name not in NARROWS and not name.startswith("SRUN_")}
+    return {**kept, "SLURM_OOM_KILL_STEP": "0"}
 
 
 class Step:
@@ -91,7 +99,7 @@ class Step:
         return all(process.ended() for process in self._ours) and not self._adopted()
 
     def _srun(self, targets: Sequence[str], nodes: Sequence[str], addresses: Sequence[str], *, overlap: bool) -> str:
-        env = {**self._environ, ADDRESSES: ",".join(addresses), NODES: ",".join(nodes), RUN: str(self._run)}
+        env = {**environment(self._environ), ADDRESSES: ",".join(addresses), NODES: ",".join(nodes), RUN: str(self._run)}
         try:
             command = argv(targets, chdir=self._run, overlap=overlap, environ=self._environ)
             self._ours.append(proc.detach(command, env=env, cwd=self._local, output=self._local / "step.out"))

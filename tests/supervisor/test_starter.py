@@ -12,11 +12,14 @@ import pytest
 from ftsup.supervisor import lead, starter
 
 
-def test_one_task_on_each_node_with_what_slurm_does_not_hand_on() -> None:
-    argv = starter.argv(["n1", "n2"], chdir=Path("/runs/a"), overlap=True, environ={"SLURM_CPUS_PER_TASK": "8"})
+def test_one_task_on_each_node_with_all_cpus_of_the_job() -> None:
+    environ = {"SLURM_CPUS_PER_TASK": "8", "SRUN_CPUS_PER_TASK": "8", "SLURM_TRES_PER_TASK": "cpu=8", "SLURM_EXACT": "1", "SLURM_JOB_ID": "7"}
+    argv = starter.argv(["n1", "n2"], chdir=Path("/runs/a"), overlap=True, environ=environ)
     assert argv[0] == "srun"
-    assert {"--nodes=2", "--ntasks=2", "--nodelist=n1,n2", "--chdir=/runs/a", "--cpus-per-task=8", "--overlap"} <= set(argv)
-    assert argv[-4:] == [sys.executable, "-m", "ftsup", "node"]
+    assert {"--nodes=2", "--ntasks=2", "--nodelist=n1,n2", "--chdir=/runs/a", "--overlap"} <= set(argv)
+    assert argv[-6:] == ["env", "SLURM_CPUS_PER_TASK=8", sys.executable, "-m", "ftsup", "node"]
+    assert not any("cpus-per-task" in word for word in argv)
+    assert starter.environment(environ) == {"SLURM_JOB_ID": "7", "SLURM_OOM_KILL_STEP": "0"}
 
 
 @pytest.mark.e2e
