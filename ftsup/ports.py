@@ -61,6 +61,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     exit_signal: int | None = None
     requeueable: bool = True
     name: str = ""
+    partition: str = ""
+    """Several with commas while it waits."""
 
     @property
     def held(self) -> bool:
@@ -138,8 +140,13 @@ class Slurm(Protocol):
     def partitions(self) -> list[Partition]:
         """All that this user may see."""
 
-    def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
-        """Add nodes to the job's exclusion list: read, merge, write, read back. Refused while the job runs."""
+    def avoid(self, job_id: str, nodes: Sequence[str], *, drop: Sequence[str] = ()) -> None:
+        """Add nodes to the job's exclusion list, and take `drop` out of it: read, merge, write, read back. Refused while the job runs."""
+
+    def find(self, script: Path) -> list[str]:
+        """The ids of our jobs that were submitted from this file, as far as Slurm remembers them, oldest first; plain numbers, also of
+        an array's tasks.
+        """
 
     def config(self) -> dict[str, str]:
         """`scontrol show config` as it is printed, keys as Slurm spells them (`KillWait`: `5 sec`)."""

@@ -189,12 +189,12 @@ def show_config(world: World, *, now: float, root: str) -> str:
 def queue_fields(world: World, now: float) -> dict[str, tuple[str, Callable[[JobRec], str]]]:
     """squeue's letters: heading and value."""
     return {
-        "A": ("ACCOUNT", lambda job: job.options.get("account", NULL)),
+        "A": ("JOBID", lambda job: str(job.job)),
+        "a": ("ACCOUNT", lambda job: job.options.get("account", NULL)),
         "D": ("NODES", lambda job: str(len(job.nodes) or job.num_nodes)),
         "e": ("END_TIME", lambda job: instant(_end(job), empty="N/A")),
         "F": ("ARRAY_JOB_ID", lambda job: str(job.job)),
         "i": ("JOBID", lambda job: str(job.job)),
-        "A_": ("JOBID", lambda job: str(job.job)),
         "j": ("NAME", lambda job: job.name),
         "l": ("TIME_LIMIT", lambda job: "UNLIMITED" if job.limit_s is None else duration(job.limit_s, short=True)),
         "L": ("TIME_LEFT", lambda job: "UNLIMITED" if job.limit_s is None else duration(job.limit_s - run_s(job, now), short=True)),
@@ -221,7 +221,7 @@ def queue_fields(world: World, now: float) -> dict[str, tuple[str, Callable[[Job
 LONG_NAMES = {
     "jobid": "i", "state": "T", "statecompact": "t", "reason": "r", "nodelist": "N", "reasonlist": "R", "name": "j", "username": "u",
     "timeused": "M", "timelimit": "l", "timeleft": "L", "numnodes": "D", "partition": "P", "starttime": "S", "endtime": "e",
-    "submittime": "V", "account": "A", "qos": "q", "workdir": "Z", "batchhost": "B", "command": "o", "comment": "k",
+    "submittime": "V", "account": "a", "qos": "q", "workdir": "Z", "batchhost": "B", "command": "o", "comment": "k",
     "jobarrayid": "i", "arrayjobid": "F", "dependency": "E", "prioritylong": "Q",
 }  # fmt: skip
 """squeue -O's names for the same fields."""

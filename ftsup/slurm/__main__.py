@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ftsup.errors import Exit, SlurmError
-from ftsup.slurm.call import RESULTS, encode
+from ftsup.slurm.call import COMPOSED, RESULTS, encode
 from ftsup.slurm.commands import Commands
 
 
@@ -26,7 +26,8 @@ def main(words: list[str]) -> int:
     if isinstance(script := args.get("script"), str):
         args["script"] = Path(script)
     try:
-        result = getattr(Commands(environ=os.environ), op)(**args)
+        slurm = Commands(environ=os.environ)
+        result = COMPOSED[op](slurm, **args) if op in COMPOSED else getattr(slurm, op)(**args)
     except SlurmError as error:
         sys.stdout.write(encode(op, error) + "\n")
         return error.exit_code

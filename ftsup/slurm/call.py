@@ -7,12 +7,15 @@ A supervisor's loop must not wait for Slurm, so it starts `argv(...)` with a dea
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
 from ftsup.ports import Job, Node, Partition
+from ftsup.slurm.chain import Successor, successor
+from ftsup.slurm.keepout import KeptOut, keep_out
 
 RESULTS: dict[str, Any] = {
     "submit": str,
@@ -25,8 +28,13 @@ RESULTS: dict[str, Any] = {
     "config": dict[str, str],
     "release": None,
     "start_now": None,
+    "find": list[str],
+    "keep_out": KeptOut,
+    "successor": Successor,
 }
 """Every operation, and what it answers."""
+COMPOSED: dict[str, Callable[..., object]] = {"keep_out": keep_out, "successor": successor}
+"""Those that are built of the port's calls; the port comes first."""
 KINDS: dict[str, type[SlurmError]] = {kind.__name__: kind for kind in (Unavailable, Unanswered, Refused, Unreadable)}
 
 

@@ -147,18 +147,26 @@ class Commands:
             raise Unreadable("scontrol show partition printed none")
         return found
 
-    def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
+    def avoid(self, job_id: str, nodes: Sequence[str], *, drop: Sequence[str] = ()) -> None:
         """Slurm replaces the list, so it is read first and read again afterwards."""
         before = self.show(job_id)
         if before.state is JobState.GONE:
             raise Refused(f"Slurm does not know job {job_id}, so it cannot avoid {hostlist.compress(nodes)}")
-        if set(nodes) <= set(before.excluded):
+        wanted = dict.fromkeys(name for name in (*before.excluded, *nodes) if name in nodes or name not in drop)
+        if set(wanted) == set(before.excluded):
             return
-        merged = _hosts(dict.fromkeys([*before.excluded, *nodes]))
-        self._scontrol("update", f"JobId={job_id}", f"ExcNodeList={merged}")
-        missing = set(nodes) - set(self.show(job_id).excluded)
-        if missing:
+        self._scontrol("update", f"JobId={job_id}", f"ExcNodeList={_hosts(wanted)}")
+        now = set(self.show(job_id).excluded)
+        if missing := set(nodes) - now:
             raise Refused(f"Slurm took the update of job {job_id}, and its exclusion list lacks {hostlist.compress(sorted(missing))}")
+        if kept := now & set(drop) - set(nodes):
+            raise Refused(f"Slurm took the update of job {job_id}, and its exclusion list still has {hostlist.compress(sorted(kept))}")
+
+    def find(self, script: Path) -> list[str]:
+        """By its Command, the file's whole path. squeue lists finished jobs as well, for MinJobAge."""
+        done = self._call(["squeue", "--me", "--noheader", "--states=all", "--format=%A|%o"])
+        found = [line.strip().partition("|") for line in done.out.splitlines()]
+        return sorted({number for number, _, path in found if number.isdecimal() and path.rstrip() == str(script)}, key=int)
 
     def config(self) -> dict[str, str]:
         """The controller's settings, as it prints them."""
@@ -218,6 +226,11 @@ def failure(done: proc.Done) -> SlurmError:
     return Refused(f"{what}: {said}")
 
 
+def no_answer(text: str) -> bool:
+    """Whether a command that says this was not answered, whatever else it printed."""
+    return any(words in text.lower() for words, _hint in NO_ANSWER)
+
+
 def retried(call: Callable[[], T], *, sleep: Callable[[float], object], tries: int = 5, first_s: float = 1.0, most_s: float = 30.0) -> T:
     """Call until Slurm answers, at most `tries` times; the pause between doubles. For everything but `submit`."""
     for attempt in range(tries - 1):
@@ -225,11 +238,6 @@ def retried(call: Callable[[], T], *, sleep: Callable[[float], object], tries: i
             return call()
         except Unavailable:
             sleep(backoff_s(attempt, first_s=first_s, most_s=most_s))
-def no_answer(text: str) -> bool:
-    """Whether a command that says this was not answered, whatever else it printed."""
-    return any(words in text.lower() for words, _hint in NO_ANSWER)
-
-
     return call()
 
 

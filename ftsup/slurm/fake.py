@@ -24,7 +24,7 @@ from ftsup.slurm.jobs import FINISHED, duration_s
 
 _LETTERS = {"N": "nodes", "J": "job-name", "t": "time", "x": "exclude", "H": "hold", "p": "partition", "w": "nodelist"}
 _FLAGS = {"hold", "requeue", "no-requeue"}
-_NAMES = {"nodes", "job-name", "time", "exclude", "partition", "nodelist", *_FLAGS}
+_NAMES = {"nodes", "job-name", "time", "exclude", "partition", "nodelist", "dependency", *_FLAGS}
 
 
 @dataclass(kw_only=True)
@@ -38,6 +38,9 @@ class Record:
     requeueable: bool
     eligible_s: float
     env: dict[str, str]
+    script: str = ""
+    after: tuple[str, ...] = ()
+    """Jobs that have to be over before."""
     excluded: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
     state: JobState = JobState.PENDING
@@ -142,6 +145,8 @@ class FakeSlurm:
             wanted=expand(options.get("nodelist", "")),
             eligible_s=self.now_s + self.start_delay_s,
             env=scrubbed(env or {}),
+            script=str(script),
+            after=tuple(options.get("dependency", "").split(":")[1:]),
         )
         return job_id
 
@@ -172,6 +177,7 @@ class FakeSlurm:
             exit_signal=record.exit_signal,
             requeueable=record.requeueable,
             name=record.name,
+            partition="main",
         )
 
     def requeue(self, job_id: str) -> None:
@@ -212,13 +218,18 @@ class FakeSlurm:
         self._answers()
         return list(self.partition_list) or [Partition(name="main", default=True, nodes=tuple(self.names))]
 
-    def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
+    def avoid(self, job_id: str, nodes: Sequence[str], *, drop: Sequence[str] = ()) -> None:
         """Merged with what the job avoids already."""
         record = self._pending(job_id)
         for name in nodes:
             if name not in self.names:
                 raise Refused(f"scontrol update: Invalid node name specified for job {job_id}")
-        record.excluded = tuple(dict.fromkeys([*record.excluded, *nodes]))
+        record.excluded = tuple(dict.fromkeys(name for name in (*record.excluded, *nodes) if name in nodes or name not in drop))
+
+    def find(self, script: Path) -> list[str]:
+        """By the path that was submitted."""
+        self._answers()
+        return [record.job_id for record in self.jobs.values() if record.script == str(script)]
 
     def config(self) -> dict[str, str]:
         """`settings`."""
@@ -293,6 +304,9 @@ class FakeSlurm:
                 self._start(record)
 
     def _start(self, record: Record) -> None:
+        if any(job in self.jobs and (self.jobs[job].state not in FINISHED or self.jobs[job].completing) for job in record.after):
+            record.eligible_s = self.now_s + 1.0
+            return
         free = [name for name in self.names if name not in record.excluded and self._node(name).state is NodeState.UP]
         free.sort(key=lambda name: name not in record.wanted)
         if len(free) >= record.num_nodes and set(record.wanted) <= set(free):

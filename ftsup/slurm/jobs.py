@@ -254,6 +254,7 @@ def _job(fields: dict[str, str], *, now: str) -> Job:
             exit_signal=int(number) or None if number else None,
             requeueable=fields.get("Requeue", "1") == "1",
             name=fields.get("JobName", ""),
+            partition=fields.get("Partition", ""),
         )
     except (KeyError, ValueError, IndexError) as error:
         raise Unreadable(f"scontrol show job printed a job that we cannot read ({error}): {shortened(str(fields))}") from error

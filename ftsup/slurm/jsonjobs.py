@@ -88,6 +88,7 @@ def _job(one: Table, *, now_s: int | None) -> Job:
             exit_signal=signal,
             requeueable=one.get("requeue", True) is True,
             name=str(one.get("name") or ""),
+            partition=str(one.get("partition") or ""),
         )
     except (KeyError, ValueError, IndexError) as error:
         raise Unreadable(f"Slurm's JSON has a job that we cannot read ({error!r}): {jobs.shortened(str(one))}") from error

@@ -162,9 +162,13 @@ class PySlurm:
         """By scontrol."""
         return self._commands.partitions()
 
-    def avoid(self, job_id: str, nodes: Sequence[str]) -> None:
+    def avoid(self, job_id: str, nodes: Sequence[str], *, drop: Sequence[str] = ()) -> None:
         """By scontrol."""
-        self._commands.avoid(job_id, nodes)
+        self._commands.avoid(job_id, nodes, drop=drop)
+
+    def find(self, script: Path) -> list[str]:
+        """By squeue."""
+        return self._commands.find(script)
 
     def config(self) -> dict[str, str]:
         """By scontrol, in whose words everybody knows the settings."""
@@ -223,6 +227,7 @@ def _job(one: Any) -> Job:  # noqa: ANN401 - the library's
             exit_signal=one.exit_code_signal or None,
             requeueable=bool(one.is_requeueable),
             name=one.name or "",
+            partition=getattr(one, "partition", "") or "",
         )
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise Unreadable(f"pyslurm showed a job that we cannot read ({error})", hint=_HINT) from error

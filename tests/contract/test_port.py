@@ -201,6 +201,32 @@ def test_avoid_merges_with_what_the_user_excluded(rig):
     assert set(rig.slurm.show(job).excluded) == {"n2", "n4"}
 
 
+def test_avoid_lets_nodes_in_again(rig):
+    job = rig.submit("--exclude=n4", "--hold")
+    rig.slurm.avoid(job, ["n2", "n3"])
+    rig.slurm.avoid(job, ["n3"], drop=["n2", "n3"])
+    assert set(rig.slurm.show(job).excluded) == {"n3", "n4"}
+    rig.slurm.avoid(job, [], drop=["n3", "n4"])
+    assert rig.slurm.show(job).excluded == ()
+
+
+def test_jobs_are_found_by_their_script_and_when_they_are_over(rig):
+    first, other = rig.submit("--hold"), rig.submit("--hold")
+    script = rig.folder / "job0.sh"
+    assert rig.slurm.find(script) == [first]
+    second = rig.slurm.submit(script, args=[*rig.always, f"--dependency=afterany:{first}"])
+    rig.mine.append(second)
+    rig.slurm.cancel(first)
+    rig.until(first, over)
+    assert rig.slurm.find(script) == [first, second]
+    assert rig.slurm.find(rig.folder / "job") == []
+    rig.slurm.cancel(other)
+
+
+def test_a_job_says_its_partition(rig):
+    assert rig.slurm.show(rig.submit("--hold")).partition == "main"
+
+
 def test_avoid_is_taken_while_the_job_completes_and_kept(rig):
     job = rig.start(SLOW, "-N1", "--exclude=n4")
     first = rig.slurm.show(job).nodes[0]

@@ -1,0 +1,61 @@
+"""Which nodes a job's next grant shall not get: merged with what the job avoids already, capped so that enough nodes remain, read back.
+
+Built of the port's own calls, so it is the same through every client. It owns how many nodes have to remain; who is to be kept out, and
+for how long, is the policy's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from ftsup.errors import Refused
+from ftsup.ports import Job, NodeState, Slurm
+
+
+class KeptOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a wish to keep nodes out."""
+
+    nodes: tuple[str, ...] = ()
+    """These are on the job's exclusion list."""
+    let_in: tuple[str, ...] = ()
+    """These are not: too few nodes would remain."""
+
+
+def keep_out(slurm: Slurm, job_id: str, *, nodes: Sequence[str], drop: Sequence[str] = ()) -> KeptOut:
+    """Put `nodes` (the newest last) on the job's exclusion list, as many as it can spare, and take `drop` out of it."""
+    job = slurm.show(job_id)
+    found = spared(slurm, job, nodes=nodes, others=[name for name in job.excluded if name not in {*nodes, *drop}])
+    slurm.avoid(job_id, found.nodes, drop=[*drop, *found.let_in])
+    return found
+
+
+def spared(slurm: Slurm, job: Job, *, nodes: Sequence[str], others: Collection[str]) -> KeptOut:
+    """How many of `nodes` can be kept out beside `others`, given what the job's partition has now."""
+    try:
+        usable = _usable(slurm, job)
+    except Refused:  # a partition that is not ours to see: nobody knows how many there are
+        usable = None
+    return KeptOut(nodes=tuple(nodes)) if usable is None else fitting(nodes, others=others, usable=usable, needed=job.num_nodes)
+
+
+def _usable(slurm: Slurm, job: Job) -> frozenset[str] | None:
+    """The nodes of the job's partition that can run it; None where that cannot be told."""
+    wanted = set(job.partition.split(","))
+    names = {name for partition in slurm.partitions() if partition.name in wanted for name in partition.nodes}
+    if not names:
+        return None
+    return frozenset(node.name for node in slurm.nodes() if node.name in names and node.state is NodeState.UP)
+
+
+def fitting(nodes: Sequence[str], *, others: Collection[str], usable: Collection[str], needed: int) -> KeptOut:
+    """Those of `nodes` that leave `needed` usable nodes beside `others`: what was kept out first is let in again first."""
+    kept = [name for name in dict.fromkeys(nodes) if name not in others]
+    let_in: list[str] = []
+    for name in [name for name in kept if name in usable]:
+        if len(set(usable) - {*others, *kept}) >= needed:
+            break
+        kept.remove(name)
+        let_in.append(name)
+    return KeptOut(nodes=tuple(name for name in nodes if name not in let_in), let_in=tuple(let_in))

@@ -1,0 +1,140 @@
+"""Nodes that a job's next grant shall not get, and the job that follows one which Slurm does not requeue: against the fake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftsup.errors import Unanswered, Unavailable
+from ftsup.ports import JobState, Partition
+from ftsup.slurm.chain import successor
+from ftsup.slurm.fake import FakeSlurm
+from ftsup.slurm.keepout import KeptOut, fitting, keep_out
+
+ALL = ("n1", "n2", "n3", "n4")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "job.sbatch"
+    path.write_text("#!/bin/bash\n#SBATCH --nodes=2\n")
+    return path
+
+
+def running(slurm: FakeSlurm, script: Path, *args: str) -> str:
+    job = slurm.submit(script, args=args)
+    slurm.advance(1)
+    assert slurm.show(job).state is JobState.RUNNING
+    return job
+
+
+@pytest.mark.parametrize(
+    "nodes,others,usable,needed,found",
+    [
+        (("n1",), (), ALL, 2, (("n1",), ())),
+        (("n1", "n2"), (), ALL, 2, (("n1", "n2"), ())),
+        (("n1", "n2", "n3"), (), ALL, 2, (("n2", "n3"), ("n1",))),  # the oldest first
+        (("n1", "n2"), ("n4",), ALL, 2, (("n2",), ("n1",))),
+        (("n1", "n2"), ("n1",), ALL, 2, (("n1", "n2"), ())),  # the user's own stays, whatever follows
+        (("n9", "n1"), (), ALL, 4, (("n9",), ("n1",))),  # one that is down frees nothing
+        (("n1", "n2"), (), ("n3",), 2, (("n1", "n2"), ())),  # letting them in would not help
+        (("n1", "n1"), (), ("n1", "n2"), 1, (("n1", "n1"), ())),
+        ((), (), (), 1, ((), ())),
+    ],
+)
+def test_enough_nodes_remain(nodes, others, usable, needed, found) -> None:
+    kept, let_in = found
+    assert fitting(nodes, others=others, usable=usable, needed=needed) == KeptOut(nodes=kept, let_in=let_in)
+
+
+def test_merged_with_the_users_own_in_the_completing_window(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script, "--exclude=n4", "--nodes=1")
+    slurm.requeue(job)
+    assert slurm.show(job).completing
+    assert keep_out(slurm, job, nodes=["n1"]) == KeptOut(nodes=("n1",))
+    assert slurm.show(job).excluded == ("n4", "n1")
+    assert keep_out(slurm, job, nodes=["n2"], drop=["n1"]) == KeptOut(nodes=("n2",))
+    assert slurm.show(job).excluded == ("n4", "n2")
+
+
+def test_a_job_of_all_nodes_keeps_none_out(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script, "--nodes=4")
+    slurm.requeue(job)
+    assert keep_out(slurm, job, nodes=["n1", "n2"]) == KeptOut(let_in=("n1", "n2"))
+    assert slurm.show(job).excluded == ()
+
+
+def test_a_drained_node_is_none_that_remains(script: Path) -> None:
+    slurm = FakeSlurm(node_states={"n3": ("IDLE+DRAIN", "mended tomorrow")})
+    job = running(slurm, script)
+    slurm.requeue(job)
+    assert keep_out(slurm, job, nodes=["n1", "n2"]) == KeptOut(nodes=("n2",), let_in=("n1",))
+    assert slurm.show(job).excluded == ("n2",)
+
+
+def test_a_partition_that_cannot_be_seen_caps_nothing(script: Path) -> None:
+    slurm = FakeSlurm(partition_list=[Partition(name="other", nodes=("n1",))])
+    job = running(slurm, script, "--nodes=4")
+    slurm.requeue(job)
+    assert keep_out(slurm, job, nodes=["n1"]) == KeptOut(nodes=("n1",))
+
+
+# The job that follows -----------------------------------------------------------------------------------------------------
+
+
+def test_one_successor_however_often_it_is_asked_for(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script, "--exclude=n4", "--nodes=1")
+    first = successor(slurm, job, number=int(job), script=script, nodes=["n1"], own=["n4"])
+    again = successor(slurm, job, number=int(job), script=script, nodes=["n1"], own=["n4"])
+    assert (first.found, again.found, again.job) == (False, True, first.job)
+    assert set(slurm.show(first.job).excluded) == {"n4", "n1"}
+    slurm.advance(60)
+    assert slurm.show(first.job).state is JobState.PENDING, "it waits for the end of the other"
+    slurm.finish(job)
+    slurm.advance(60)
+    assert slurm.show(first.job).nodes == ("n2", "n3")
+    assert slurm.find(script) == [job, first.job]
+
+
+def test_one_that_was_cancelled_while_it_waited_is_not_submitted_again(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script)
+    first = successor(slurm, job, number=int(job), script=script)
+    slurm.cancel(first.job)
+    assert successor(slurm, job, number=int(job), script=script).job == first.job
+
+
+def test_an_answer_that_is_lost_is_found(script: Path) -> None:
+    class Lossy(FakeSlurm):
+        def submit(self, *args, **more):
+            super().submit(*args, **more)
+            raise Unanswered("sbatch: Socket timed out")
+
+    slurm = Lossy()
+    with pytest.raises(Unanswered):
+        slurm.submit(script)
+    slurm.advance(1)
+    with pytest.raises(Unanswered):
+        successor(slurm, "1", number=1, script=script)
+    assert successor(slurm, "1", number=1, script=script).job == "2"
+    assert len(slurm.jobs) == 2
+
+
+def test_nothing_is_submitted_while_the_controller_is_away(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script)
+    slurm.away = True
+    with pytest.raises(Unavailable):
+        successor(slurm, job, number=int(job), script=script)
+    assert list(slurm.jobs) == [job]
+
+
+def test_the_end_of_a_job_that_is_forgotten_is_not_waited_for(script: Path) -> None:
+    slurm = FakeSlurm()
+    follows = successor(slurm, "77", number=0, script=script, nodes=["n1"], own=["n2"])
+    assert slurm.jobs[follows.job].after == ()
+    assert set(slurm.show(follows.job).excluded) == {"n2", "n1"}
