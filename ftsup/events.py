@@ -469,7 +469,7 @@ class AttemptOver(Event, frozen=True, kw_only=True):
 
 
 class Warned(Event, frozen=True, kw_only=True):
-    """Slurm's warning signal arrived at a node supervisor."""
+    """Slurm's warning signal arrived at a node supervisor, or at the leader on the batch host."""
 
     node: str
 

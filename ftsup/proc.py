@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,6 +38,22 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
         return self.code == 0
 
 
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """What a supervisor starts meanwhile ignores the warning that the supervisor handles, instead of dying of it.
+
+    Slurm may send it to everything of a step. One that comes in this millisecond is lost, and EndTime says the same.
+    """
+    heard = {number: handler for number in (signal.SIGUSR1, signal.SIGUSR2) if callable(handler := signal.getsignal(number))}
+    for number in heard:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in heard.items():
+            signal.signal(number, handler)
+
+
 class Running:
     """A helper command on its way. Poll it, or hand `pidfd` to a poller; `kill` ends its whole group."""
 
@@ -49,9 +65,10 @@ class Running:
         self._in.write(text.encode())
         self._in.seek(0)
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
-                self.argv, stdin=self._in, stdout=self._out, stderr=self._err, env=env, cwd=cwd, start_new_session=True
-            )
+            with deaf():
+                self._process = subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
+                    self.argv, stdin=self._in, stdout=self._out, stderr=self._err, env=env, cwd=cwd, start_new_session=True
+                )
         except OSError:
             for file in (self._in, self._out, self._err):
                 file.close()
@@ -118,7 +135,7 @@ class Detached:
 
 def detach(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Path) -> Detached:
     """Start a command that outlives us, in a session of its own, its output appended to a file; OSError when it cannot start."""
-    with output.open("ab") as file:
+    with output.open("ab") as file, deaf():
         process = subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
             tuple(argv), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=env, cwd=cwd, start_new_session=True
         )

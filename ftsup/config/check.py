@@ -45,9 +45,8 @@ def _warning_findings(config: Config) -> Iterator[Finding]:
     if parts["where"] not in {None, "B:"}:
         yield Finding("slurm.signal", f"{given}: write it without {parts['where']}, or with B: for the batch script alone")
         return
-    if parts["name"] == To.NOBODY.value and not parts["where"]:
-        parts = {**parts.groupdict(), "name": _WARNINGS[0]}
-    name = "SIG" + parts["name"].removeprefix("SIG")
+    nobody = given.startswith(f"{To.NOBODY.value}@")
+    name = _WARNINGS[0] if nobody else "SIG" + parts["name"].removeprefix("SIG")
     if name not in signal.Signals.__members__:
         yield Finding("slurm.signal", f"{given}: no such signal{close(name, _WARNINGS)}")
     elif name not in _WARNINGS:

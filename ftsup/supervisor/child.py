@@ -19,6 +19,8 @@ from typing import Any, Union
 
 import msgspec
 
+from ftsup import proc
+
 KILL_LIMIT_S = 30.0
 """What does not die of SIGKILL for so long is said to be unkillable (a GPU's memory takes its time)."""
 SWEEPS = 3
@@ -85,14 +87,15 @@ class Program:
         try:
             os.write(fd, spec)
             os.lseek(fd, 0, os.SEEK_SET)
-            self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", module, str(theirs.fileno()), str(fd), *arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), fd),
-                cwd="/",  # no `ftsup` or `json.py` of the user's folder is imported
-                env={**os.environ, **(env or {})},
-                start_new_session=True,
-            )
+            with proc.deaf():
+                self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    [sys.executable, "-m", module, str(theirs.fileno()), str(fd), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), fd),
+                    cwd="/",  # no `ftsup` or `json.py` of the user's folder is imported
+                    env={**os.environ, **(env or {})},
+                    start_new_session=True,
+                )
         finally:
             os.close(fd)
             theirs.close()

@@ -32,7 +32,7 @@ from ftsup.ports import Clock, Job
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.slurm.commands import no_answer
-from ftsup.supervisor import starter
+from ftsup.supervisor import launch, starter
 from ftsup.supervisor.checkpoints import LAST_S, Checkpoints
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.files import write_whole
@@ -63,6 +63,7 @@ TOLD_MIRROR_S = 2.0
 SLURM = "slurm"
 """The kind of the trouble when Slurm does not answer."""
 CAREFUL = (ev.Launch, ev.Requeue)
+ENDINGS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 TO_NODES = get_args(ev.NodeOrder)
 
 
@@ -107,7 +108,9 @@ class Lead:
         """How many lines are on their way to the batch script's output."""
         self.quit: int | None = None
         self.quit_t: float | None = None
-        self.signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        self.warning = launch.warning(config)
+        """Comes here where Slurm sends it to the batch script: slurm.signal with B:, or a person's scancel --batch."""
+        self.signals = Signals(*ENDINGS, self.warning)
         self.loop = Loop(clock, tick_s=config.waits.tick_s, late_s=config.waits.late_s)
         self.calls: Calls[list[LeaderEvent]] = Calls()
         self.clerk: Clerk[list[LeaderEvent]] = Clerk(now=clock.now())
@@ -212,7 +215,9 @@ class Lead:
         events += [event for found in answers for event in found]
         text = self.step.just_ended()
         events += self._step_ended(text) if text is not None else []
-        told = self.signals.take()
+        came = self.signals.take()
+        events += [ev.Warned(node=self.grant.host)] if self.warning in came else []
+        told = [number for number in came if number in ENDINGS]
         events += [ev.Signalled(signal=signal.Signals(number).name) for number in told]
         if told and self.quit_t is not None:
             self.quit_t = min(self.quit_t, now + TOLD_LEAVE_S)
