@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 from ftsup.errors import RunError
 
@@ -156,25 +158,76 @@ class LocalDir:
     run_id: str
     job: str
     node: str
+    disk: Path | None = None
+    memory: Path | None = None
+    """All that we have on this disk, and in node-local memory; None: under the names that everybody can guess."""
+    strange: tuple[str, ...] = ()
+    """What people should know about these places."""
 
     @property
     def top(self) -> Path:
-        """All that we have on this disk: one name, which others can guess."""
-        return self.base / f"ftsup-{os.getuid()}"
+        """All that we have on this disk."""
+        return self.disk or self.base / _usual()
 
-    def claim(self) -> None:
-        """Make both tops, on disk and in memory, 0700. What lies below counts as our own word: RunError where somebody else was first."""
-        for top in (self.top, _MEMORY / self.top.name):
-            _claim(top)
+    def claim(self) -> LocalDir:
+        """The same with both tops made, 0700; what lies below counts as our own word. RunError where there can be none.
+
+        Whoever shares the machine can guess their names and be there first: then they get names that nobody can guess.
+        """
+        tops, strange = [], []
+        for base in (self.base, _MEMORY):
+            try:
+                base.mkdir(parents=True, exist_ok=True)
+                top = self._top(base)
+                strange += _unsafe(base)
+            except OSError as error:
+                raise RunError(f"{base} cannot be used: {error.strerror}", hint="local_dir can name another place") from error
+            if top.name != _usual():
+                strange.append(f"{_usual()} in {base} is {_whose(base / _usual())}, and its name is ours: {top.name} is used")
+            tops.append(top)
+        return replace(self, disk=tops[0], memory=tops[1], strange=tuple(strange))
+
+    def leave(self) -> None:
+        """Node-local memory is not ours to fill: a name that was only needed here goes, once nothing lies below it."""
+        if self.memory and self.memory.name != _usual():
+            with suppress(OSError):
+                self.memory.rmdir()
+
+    def found(self) -> LocalDir:
+        """The same where they were claimed before, by us or by a predecessor."""
+        disk, memory = (next(self._others(base), None) for base in (self.base, _MEMORY))
+        return replace(self, disk=disk, memory=memory)
+
+    def _top(self, base: Path) -> Path:
+        other = next(self._others(base), None)
+        if other is not None:  # also where the usual name is free again: a predecessor may live there
+            return other
+        usual = base / _usual()
+        with suppress(FileExistsError):
+            usual.mkdir(mode=0o700)
+        if _ours(usual):
+            return usual
+        other = base / f"{_usual()}-{self._key()}-{os.urandom(8).hex()}"
+        other.mkdir(mode=0o700)
+        return other
+
+    def _others(self, base: Path) -> Iterator[Path]:
+        return (path for path in sorted(base.glob(f"{_usual()}-{self._key()}-*")) if _ours(path))
+
+    def _key(self) -> str:
+        return f"{crc32(self.mark().encode()):08x}"
 
     @property
     def root(self) -> Path:
         """0700, ours."""
-        return self.top / self.run_id.replace("/", "-") / self.job / self.node
+        return self.top / self._below()
 
     def beats(self, epoch: str) -> Path:
         """Beat files, exit records and stacks of an attempt."""
-        return _MEMORY / self.top.name / self.run_id.replace("/", "-") / self.job / self.node / epoch
+        return (self.memory or _MEMORY / _usual()) / self._below() / epoch
+
+    def _below(self) -> Path:
+        return Path(self.run_id.replace("/", "-"), self.job, self.node)
 
     def out(self, epoch: str) -> Path:
         """The ranks' raw output of an attempt."""
@@ -195,15 +248,33 @@ class LocalDir:
         return f"{self.run_id}/{self.job}/{self.node}/{epoch}"
 
 
-def _claim(top: Path) -> None:
+def _usual() -> str:
+    return f"ftsup-{os.getuid()}"
+
+
+def _ours(top: Path) -> bool:
+    """A folder that we made, into which nobody else could ever lay anything: 0700 from now on."""
     try:
-        top.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            top.mkdir(mode=0o700)
         facts = top.lstat()
-    except OSError as error:
-        raise RunError(f"{top} cannot be made: {error.strerror}", hint="local_dir can name another place on the node's own disk") from error
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
-        raise RunError(f"{top} is not ours, and its name would be: somebody else has made it", hint="local_dir can name another place")
-    if stat.S_IMODE(facts.st_mode) & 0o077:
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+            return False
         top.chmod(0o700)
+    except OSError:
+        return False
+    return True
+
+
+def _whose(path: Path) -> str:
+    try:
+        uid = path.lstat().st_uid
+    except OSError:
+        return "gone again"
+    return f"user {uid}'s" if uid != os.getuid() else "nothing that only we can write to"
+
+
+def _unsafe(base: Path) -> list[str]:
+    """What lies there can be moved away by others, whatever its own mode."""
+    facts = base.stat()
+    if facts.st_mode & 0o022 and not facts.st_mode & stat.S_ISVTX:
+        return [f"{base} has mode {stat.S_IMODE(facts.st_mode):04o} and no sticky bit: whoever may write there can take our files away"]
+    return []

@@ -1,4 +1,4 @@
-"""Names below /tmp and /dev/shm can be guessed by everybody: what we find there is ours, or nothing is begun."""
+"""Names below /tmp and /dev/shm can be guessed by everybody: what we find there is ours, or another name is used."""
 
 from __future__ import annotations
 
@@ -16,29 +16,100 @@ def local(base: Path) -> LocalDir:
     return LocalDir(base, "demo/1", "7", "n1")
 
 
-def test_the_top_is_ours_alone_also_when_an_umask_made_it_otherwise(tmp_path: Path) -> None:
-    place = local(tmp_path / "disk")
+def in_memory(name: str) -> Path:
+    return Path("/dev/shm") / name  # noqa: S108 - where it is on every Linux
+
+
+def somebody_else(path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can make a folder of somebody else")
+    path.mkdir()
+    os.chown(path, 12345, -1)
+
+
+def link(path: Path) -> None:
+    (path.parent / "theirs").mkdir()
+    path.symlink_to(path.parent / "theirs")
+
+
+def linked_file(path: Path) -> None:
+    (path.parent / "ours").touch()
+    path.hardlink_to(path.parent / "ours")
+
+
+def open_for_all(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+PLANTS = {
+    "somebody's folder": somebody_else,
+    "a link": link,
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a pipe": os.mkfifo,
+    "a file": Path.touch,
+    "a file of ours": linked_file,
+    "a folder into which anybody can lay something": open_for_all,
+}
+
+
+def test_the_top_is_ours_alone_also_when_it_could_be_read_by_others(tmp_path: Path) -> None:
     for mode in (0o700, 0o755):
-        place.claim()
+        place = local(tmp_path / "disk").claim()
         assert stat.S_IMODE(place.top.stat().st_mode) == 0o700
         place.top.chmod(mode)
-    place.claim()
+    place = local(tmp_path / "disk").claim()
     assert stat.S_IMODE(place.top.stat().st_mode) == 0o700
-    assert place.root.is_relative_to(place.top)
-    assert place.beats("1.1").parts[:4] == ("/", "dev", "shm", place.top.name)
+    assert place.strange == ()
+    assert place.root == local(tmp_path / "disk").root
+    assert place.beats("1.1") == local(tmp_path / "disk").beats("1.1")
+    assert place.beats("1.1").is_relative_to(in_memory(place.top.name))
 
 
-def test_what_somebody_else_laid_there_is_not_taken(tmp_path: Path) -> None:
-    (tmp_path / "theirs").mkdir()
-    local(tmp_path).top.symlink_to(tmp_path / "theirs")
-    with pytest.raises(RunError, match="somebody else"):
-        local(tmp_path).claim()
+@pytest.mark.parametrize("plant", PLANTS)
+def test_what_somebody_laid_under_our_name_is_told_and_another_name_is_used(tmp_path: Path, plant: str) -> None:
+    PLANTS[plant](local(tmp_path).top)
+    planted = local(tmp_path).top.lstat()
+    place = local(tmp_path).claim()
+    assert place.top != local(tmp_path).top
+    assert place.top.parent == tmp_path
+    assert stat.S_IMODE(place.top.lstat().st_mode) == 0o700
+    (said,) = place.strange
+    assert str(tmp_path) in said
+    assert place.top.name in said
+    assert local(tmp_path).top.lstat() == planted
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder of somebody else")
-def test_folder_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
-    top = local(tmp_path).top
-    top.mkdir()
-    os.chown(top, 12345, -1)
-    with pytest.raises(RunError, match="somebody else"):
-        local(tmp_path).claim()
+def test_a_successor_finds_the_other_name_and_others_have_names_of_their_own(tmp_path: Path) -> None:
+    local(tmp_path).top.touch()
+    place = local(tmp_path).claim()
+    assert local(tmp_path).claim().root == local(tmp_path).found().root == place.root
+    other = LocalDir(tmp_path, "demo/1", "7", "n2").claim()
+    assert other.top != place.top
+    local(tmp_path).top.unlink()  # the usual one is free again, and our predecessor may live
+    assert local(tmp_path).claim().root == place.root
+    assert LocalDir(tmp_path, "demo/1", "8", "n1").claim().top == local(tmp_path).top
+
+
+def test_an_other_name_that_is_not_ours_is_passed_over(tmp_path: Path) -> None:
+    local(tmp_path).top.touch()
+    first = local(tmp_path).claim()
+    forged = first.top.with_name(first.top.name[:-4] + "0000")
+    forged.symlink_to(tmp_path)
+    assert local(tmp_path).claim().root == first.root
+
+
+def test_a_disk_where_others_can_take_our_files_away_is_told(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    disk.chmod(0o777)
+    (said,) = local(disk).claim().strange
+    assert "mode 0777 and no sticky bit" in said
+    disk.chmod(0o1777)
+    assert local(disk).claim().strange == ()
+
+
+def test_a_disk_that_cannot_be_used_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=f"{tmp_path}/file/disk cannot be used"):
+        local(tmp_path / "file" / "disk").claim()

@@ -71,8 +71,8 @@ def lead(run: Path) -> int:
         environ=environ,
     )
     config = _config(place)
-    LocalDir(config.local_base(environ), place.id, grant.job, "leader").claim()
-    return Lead(place, config, grant, BootClock()).run()
+    local = LocalDir(config.local_base(environ), place.id, grant.job, "leader").claim()
+    return Lead(place, config, grant, BootClock(), local).run()
 
 
 @click.command(hidden=True)
@@ -86,8 +86,7 @@ def node() -> int:
     config = _config(run)
     name = environ.get("SLURMD_NODENAME") or socket.gethostname()
     clock = BootClock()
-    local = LocalDir(config.local_base(environ), run.id, _job(environ), name)
-    local.claim()
+    local = LocalDir(config.local_base(environ), run.id, _job(environ), name).claim()
     place = Place(
         node=name,
         nodes=tuple(environ[starter.NODES].split(",")),
@@ -97,4 +96,4 @@ def node() -> int:
         env=read_env(run),
     )
     lock = NodeLock(local.lock)
-    return NodeSupervisor(run, config, replace(place, held=lock.take(clock)), clock, lock).run()
+    return NodeSupervisor(run, config, replace(place, held=lock.take(clock)), clock, lock, local).run()

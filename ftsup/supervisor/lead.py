@@ -89,10 +89,10 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 class Lead:
     """One leader of one run, from its start to its exit code."""
 
-    def __init__(self, run: RunDir, config: Config, grant: Grant, clock: Clock) -> None:
+    def __init__(self, run: RunDir, config: Config, grant: Grant, clock: Clock, local: LocalDir) -> None:
         self.run_dir, self.config, self.grant, self.clock = run, config, grant, clock
         self.rules: Rules = config.rules()
-        self.local = LocalDir(config.local_base(grant.environ), run.id, grant.job, "leader").root
+        self.local, self.strange = local.root, local.strange
         self.local.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.log, self.state, self.inbox, held = self._resume()
         self.mirrored = 0
@@ -165,7 +165,8 @@ class Lead:
             address=self.link.addresses[0],
         )
         now = self.clock.now()
-        self._take([*(replace(event, t=now) for event in self._continued()), replace(started, t=now)], now)
+        strange = [ev.Noted(t=now, text=f"{grant.host}: {text}") for text in self.strange]
+        self._take([*(replace(event, t=now) for event in self._continued()), replace(started, t=now), *strange], now)
         self.clerk.ask("add_line", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=grant.job)
         while not self._may_go():
             self._turn(self.loop.wait(self._sources(), until_t=self._until()))

@@ -91,10 +91,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class NodeSupervisor:
     """One supervisor of one node, from its start to its exit."""
 
-    def __init__(self, run: RunDir, config: Config, place: Place, clock: Clock, lock: NodeLock) -> None:
+    def __init__(self, run: RunDir, config: Config, place: Place, clock: Clock, lock: NodeLock, local: LocalDir) -> None:
         self.run_dir, self.config, self.place, self.clock, self.lock = run, config, place, clock, lock
         self.rules = config.rules()
-        self.local = LocalDir(config.local_base(place.environ), run.id, place.job, place.node)
+        self.local = local
         now = clock.now()
         self.state = State(node=place.node, index=place.nodes.index(place.node) if place.node in place.nodes else 0)
         warning = launch.warning(config)
@@ -562,6 +562,8 @@ class NodeSupervisor:
 
     def run(self) -> int:
         """Supervise until told to leave; first end what a predecessor left behind."""
+        if strange := self.local.strange:
+            self.link.report([replace(_note(text), node=self.place.node) for text in strange], self.clock.now())
         if not self.place.held:
             self._sweep()
             self.logs.extend(sorted(out.name for out in self.local.root.glob("out/*")))  # a predecessor may not have brought all
@@ -569,6 +571,7 @@ class NodeSupervisor:
             self._turn(self.loop.wait(self._sources(), until_t=self._until()))
         if not self.place.held and self.state.stage is Stage.IDLE:
             self._forget_places()
+            self.local.leave()
         self.calls.end()
         self.link.close()
         self.clerk.close()

@@ -231,3 +231,55 @@ def test_setup_runs_in_the_workdir_and_its_exports_reach_the_leader(world):
     assert world.job('echo "$A" >>calls; decide finished 0', setup="echo $PWD >>calls; export A='x y'") == 0
     assert world.calls[0] == str(world.home)
     assert world.calls[-1] == "x y"
+
+
+DECIDED = '{"verdict":"finished","code":0}\n'
+
+
+def planted(world) -> Path:
+    """What somebody who guessed our name laid there, as the leader would."""
+    folder = world.home / "theirs" / world.local.relative_to(world.local.parents[2])
+    folder.mkdir(parents=True)
+    (folder / "decision.0.json").write_text(DECIDED)
+    (folder / "progress").write_text("1.1 gather 40\n")
+    world.local.parents[3].mkdir()
+    return world.home / "theirs"
+
+
+def by_link(world) -> None:
+    world.local.parents[2].symlink_to(planted(world))
+
+
+def by_folder(world) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can make a folder of somebody else")
+    os.chown(planted(world).rename(world.local.parents[2]), 12345, -1)
+
+
+@pytest.mark.parametrize("plant", [by_link, by_folder])
+def test_a_decision_that_somebody_else_laid_there_is_not_obeyed(world, plant):
+    plant(world)
+    assert world.job("exit 1") == 1
+    assert world.starts == 3
+    assert world.requeues == 1
+    assert (world.run.root / "bash-requeues").read_text() == "1 \n"
+
+
+@pytest.mark.parametrize("plant", [by_link, by_folder])
+def test_a_leader_that_lives_under_another_name_is_obeyed(world, plant):
+    plant(world)
+    elsewhere = world.local.parents[2]
+    other = elsewhere.with_name(f"{elsewhere.name}-0a1b2c3d-77") / world.local.relative_to(elsewhere)
+    act = f'mkdir -p "{other}"; echo \'{{"verdict":"stop","code":3,"done":true}}\' >"{other}/decision.0.json"'
+    assert world.job(act, setup="set -f") == 3
+    assert world.starts == 1
+
+
+def test_the_count_of_requeues_is_ours_alone_and_never_run_as_code(world):
+    (world.run.root / "bash-requeues").write_text(f"a[$(touch${{IFS}}{world.home}/run)] 40\n")
+    world.job(DIE, setup="umask 000")
+    assert not (world.home / "run").exists()
+    assert (world.run.root / "bash-requeues").read_text() == "1 40\n"
+    (world.run.root / "bash-requeues").unlink()
+    world.job(DIE, setup="umask 000")
+    assert (world.run.root / "bash-requeues").stat().st_mode & 0o077 == 0
