@@ -7,7 +7,7 @@ py := .venv/bin/python
 pytest := $(py) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test contract drill check fix bench bench-checkpoint pictures cover clean venv
+.PHONY: help demo test test-slurm contract drill drill-slurm check fix bench bench-checkpoint pictures cover clean venv
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,11 +19,17 @@ demo: venv  ## trains on a mock Slurm, breaks it five times, shows that nothing 
 test: venv  ## the whole suite, three at a time: much of it waits
 	@$(pytest) -n 3 --dist loadgroup -m 'not drill' $(ARGS)
 
+test-slurm: venv  ## what runs on a real Slurm, each case once; a part of `make test` (< 12 minutes)
+	@$(pytest) -n 3 --dist loadgroup -m 'realslurm and not drill' $(ARGS)
+
 contract: venv  ## what holds on which Slurm, run anew and written to docs/slurm.md (< 8 minutes)
 	@$(pytest) -n 2 tests/contract --proven docs/slurm.md $(ARGS)
 
-drill: venv  ## the long ones that `make test` leaves out
-	@$(pytest) -m drill $(ARGS)
+drill: venv  ## the long ones that `make test` leaves out, without those of `make drill-slurm`
+	@$(pytest) -m 'drill and not realslurm' $(ARGS)
+
+drill-slurm: venv  ## on a real Slurm: many seeds, real durations (an hour and more)
+	@$(pytest) -n 2 --dist loadgroup -m 'drill and realslurm' $(ARGS)
 
 check: venv  ## format, lint, types, layers (< 30 s)
 	@$(py) -m ruff format --check --quiet . || { echo 'hint: make fix' >&2; exit 1; }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.harness import mock_site, real_site
-from tests.realslurm.fixtures import real_cgroup_cluster, real_cluster
+from tests.realslurm.fixtures import site_cgroup_cluster, site_cluster
 
-__all__ = ["real_cgroup_cluster", "real_cluster"]
+__all__ = ["site_cgroup_cluster", "site_cluster"]
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def wide_site(tmp_path):
 
 
 @pytest.fixture
-def real(tmp_path, real_cluster):
-    """A real Slurm with proctrack/linuxproc."""
-    with real_site(tmp_path, real_cluster) as made:
+def real(site_cluster, request):
+    """A real Slurm with proctrack/linuxproc, and a plain user."""
+    with real_site(site_cluster, request.node.name) as made:
         yield made
 
 
 @pytest.fixture
-def real_cgroup(tmp_path, real_cgroup_cluster):
-    """A real Slurm with proctrack/cgroup."""
-    with real_site(tmp_path, real_cgroup_cluster) as made:
+def real_cgroup(site_cgroup_cluster, request):
+    """A real Slurm with proctrack/cgroup, and a plain user."""
+    with real_site(site_cgroup_cluster, request.node.name) as made:
         yield made

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from ftsup.monitors import heartbeat
 from ftsup.ports import Job, JobState
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm.commands import Commands
+from tests.realslurm.cluster import Cluster
 
 TRAIN = Path(__file__).parent / "train.py"
 WITHIN_S = 90.0
@@ -76,6 +77,7 @@ class Site:
         self.slurm = Commands(environ=self.environ)
         self.mark = mark
         """In the environment of all that runs here, and of nothing else."""
+        self.uid = os.getuid()
         self.runs: list[Run] = []
 
     def submit(self, name: str = "a", **config: object) -> Run:
@@ -84,6 +86,7 @@ class Site:
         (work / "control").mkdir(parents=True, exist_ok=True)
         settings = merged(CONFIG, {"local_dir": str(self.folder / "local"), **config})
         (work / "c.yaml").write_text(yaml.safe_dump(settings))
+        self.give(work)
         return self.submit_file(work, "c.yaml")
 
     def submit_file(self, work: Path, file: str, *more: str) -> Run:
@@ -96,17 +99,26 @@ class Site:
 
     def ftsup(self, *words: str, cwd: Path) -> str:
         """A command of ours that must succeed; its output."""
-        done = subprocess.run(
-            [sys.executable, "-m", "ftsup", *words], cwd=cwd, env=self.environ, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = self.tried(sys.executable, "-m", "ftsup", *words, cwd=cwd)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def run(self, *argv: str) -> str:
         """A command of Slurm's that must succeed; its output."""
-        done = subprocess.run(argv, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
+        done = self.tried(*argv, cwd=self.folder)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def tried(self, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """A command as the user types it."""
+        return subprocess.run(self.as_user(argv, cwd), cwd=cwd, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
+
+    def as_user(self, argv: Sequence[str], _cwd: Path) -> list[str]:
+        """How a command is run as the user of this site: here that is us."""
+        return list(argv)
+
+    def give(self, _path: Path) -> None:
+        """Files that we made become the user's."""
 
     def processes(self, mark: str = "") -> list[psutil.Process]:
         """All that runs here."""
@@ -165,15 +177,31 @@ def mock_site(folder: Path, *, nodes: int = 2, **settings: object) -> Iterator[S
             shutil.rmtree(run.memory(), ignore_errors=True)
 
 
+class RealSite(Site):
+    """A folder of a plain user on a real Slurm. `cluster.admin` is the administrator's hand."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        folder = cluster.work(name)
+        super().__init__(folder, cluster.env, mark=f"SLURM_SUBMIT_DIR={folder}/")
+        self.uid = folder.stat().st_uid
+
+    def as_user(self, argv: Sequence[str], cwd: Path) -> list[str]:
+        return self.cluster.argv(argv, cwd=cwd)
+
+    def give(self, path: Path) -> None:
+        self.cluster.give(path)
+
+
 @contextlib.contextmanager
-def real_site(folder: Path, add: Mapping[str, str]) -> Iterator[Site]:
+def real_site(cluster: Cluster, name: str) -> Iterator[RealSite]:
     """A running Slurm that others use as well; afterwards nothing of our jobs is left."""
-    site = Site(folder, dict(add), mark=f"SLURM_SUBMIT_DIR={folder}/")
+    site = RealSite(cluster, name)
     try:
         yield site
     finally:
         for run in site.runs:
-            site.run("scancel", run.job)
+            cluster.admin("scancel", run.job)
             run.until_ended()
             shutil.rmtree(run.memory(), ignore_errors=True)
 
@@ -192,9 +220,14 @@ class Run:
         logs = [eventlog.read(path)[0] for path in (self.own_log(), self.place.events)]
         return max(logs, key=lambda lines: lines[-1].n if lines else 0)
 
+    def on(self, node: str) -> LocalDir:
+        """The node-local places of its user, under their usual names."""
+        tops = [base / f"ftsup-{self.site.uid}" for base in (self.local, Path("/dev/shm"))]  # noqa: S108
+        return LocalDir(self.local, self.place.id, self.job, node, disk=tops[0], memory=tops[1])
+
     def own_log(self) -> Path:
         """The leader's, on its local disk."""
-        return LocalDir(self.local, self.place.id, self.job, "leader").root / "events.jsonl"
+        return self.on("leader").root / "events.jsonl"
 
     def events(self, kind: type) -> list[Any]:
         """Events of one kind."""
@@ -222,7 +255,7 @@ class Run:
 
     def decision(self, restarts: int = 0) -> dict[str, Any]:
         """decision.json of a grant, as bash reads it."""
-        path = LocalDir(self.local, self.place.id, self.job, "leader").root / f"decision.{restarts}.json"
+        path = self.on("leader").root / f"decision.{restarts}.json"
         found: dict[str, Any] = msgspec.json.decode(path.read_bytes())
         return found
 
@@ -275,7 +308,7 @@ class Run:
 
     def memory(self) -> Path:
         """Its place in node-local memory."""
-        return LocalDir(self.local, self.place.id, self.job, "x").beats("1.1").parents[2]
+        return self.on("x").beats("1.1").parents[2]
 
     def until_judged(self, number: int) -> ev.Incident:
         """So many incidents came to a verdict; the last of them."""
@@ -293,7 +326,7 @@ class Run:
         """The ranks of an attempt (the newest), by their beats."""
         epoch = epoch or max(self.launches())
         nodes = {event.node for event in self.events(ev.NodeUp)}
-        places = [LocalDir(self.local, self.place.id, self.job, node).beats(str(epoch)) for node in nodes]
+        places = [self.on(node).beats(str(epoch)) for node in nodes]
         return {rank: sight for place in places for rank, sight in heartbeat.sights(place).items()}
 
     def rank(self, number: int) -> psutil.Process:
@@ -316,7 +349,7 @@ class Run:
 
     def supervisor(self, node: str) -> psutil.Process:
         """A node's supervisor."""
-        lock = LocalDir(self.local, self.place.id, self.job, node).lock
+        lock = self.on(node).lock
         return psutil.Process(int(lock.read_text().split()[0]))
 
     def clerk(self, of: psutil.Process) -> psutil.Process:
@@ -346,6 +379,7 @@ class Run:
         path = self.work / "control" / name
         part = path.with_name(f".{name}")
         part.write_text(text)
+        self.site.give(part)
         part.replace(path)
 
 

@@ -1,15 +1,17 @@
-"""Starts a real Slurm (munged, slurmctld, four slurmd) on loopback, in its own folder and on free ports, and ends it for sure.
+"""Starts a real Slurm (munged, slurmctld, some slurmd) on loopback, in its own folder and on free ports, and ends it for sure.
 
-A keeper process (this file as a program) owns the daemons. It ends them once nobody holds the shared lock on `users` any more;
+A keeper process (`keep`, below) owns the daemons. It ends them once nobody holds the shared lock on `users` any more;
 a lock vanishes with its holder, so a pytest that was killed leaves no daemon behind. Several xdist workers share one cluster.
-It knows nothing of ftsup.
+Started by root, its people are plain users of its own (see plainuser.py). It knows nothing of ftsup.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import fcntl
+import json
 import os
 import pwd
 import shutil
@@ -19,17 +21,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
+
+from tests.realslurm import plainuser
 
 NODES = ("n1", "n2", "n3", "n4")
 CPUS_PER_NODE = 16
 """More than the machine has (`config_overrides`): tests of several workers fit beside each other."""
 CRED_EXPIRE_S = 6
+REQUEUE_WAIT_S = CRED_EXPIRE_S + 1
+"""How long a requeued job waits before it may start."""
 KILL_WAIT_S = 5
+KEEPER = "import sys; sys.path.insert(0, sys.argv[1]); from tests.realslurm import cluster; cluster.keep(cluster.Path(sys.argv[2]))"
+MAIN = "main Nodes=n1,n2,n3,n4 Default=YES MaxTime=INFINITE DefaultTime=10"
 START_S = 40.0
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -54,25 +62,174 @@ def why_not(proctrack: str) -> str:
     return ""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a cluster is to be like."""
+
+    nodes: tuple[str, ...] = NODES
+    proctrack: str = "linuxproc"
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Lines of slurm.conf, added or in place of ours."""
+    partitions: tuple[str, ...] = (MAIN,)
+    """What follows `PartitionName=`; State=UP and DefMemPerCPU are ours."""
+    users: bool = False
+    """Whether there are plain users, `alice` and `mallory`; only root can have them, others are themselves."""
+
+
+class Cluster:
+    """A running cluster: its environment, its users, and hands on its daemons ("munged", "slurmctld", and each node's name)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        state = json.loads((folder / "keeper.json").read_text())
+        self.keeper: int = state["pid"]
+        self.users: bool = state["users"]
+        self.env = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": os.environ["PATH"]}
+        if self.users:
+            venv = Path(sys.executable).parent
+            self.env["PATH"] = f"{venv}:/usr/local/bin:/usr/bin:/bin"
+
+    # Its people --------------------------------------------------------------------------------------------------------------
+
+    def argv(self, argv: Sequence[str], *, cwd: Path, user: str = plainuser.ALICE) -> list[str]:
+        """What runs this as one of its users, below `cwd`; their HOME and name are set, all else is the environment that you give."""
+        return plainuser.argv(argv, cwd=cwd, user=user, keeper=self.keeper, folder=self.folder) if self.users else list(argv)
+
+    def work(self, name: str, *, user: str = plainuser.ALICE) -> Path:
+        """A new folder of this user's, which all may look into."""
+        path = Path(tempfile.mkdtemp(prefix=f"{name[:20]}-", dir=self.folder / "work"))
+        path.chmod(0o755)
+        self.give(path, user=user)
+        return path
+
+    def give(self, path: Path, *, user: str = plainuser.ALICE) -> None:
+        """The user owns it, and all in it."""
+        if self.users:
+            for each in (path, *path.rglob("*")):
+                os.chown(each, plainuser.UIDS[user], plainuser.UIDS[user], follow_symlinks=False)
+
+    def admin(self, *argv: str, check: bool = True) -> str:
+        """A command as whom Slurm trusts; what it printed."""
+        done = subprocess.run(argv, env=self.admin_env(), capture_output=True, text=True, timeout=60, check=False)
+        assert not check or done.returncode == 0, (argv, done)
+        return done.stdout
+
+    def admin_env(self) -> dict[str, str]:
+        """Ours, and the way to this cluster."""
+        return {**{k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}, "SLURM_CONF": self.env["SLURM_CONF"]}
+
+    # Its daemons: only on a cluster of your own ------------------------------------------------------------------------------
+
+    def daemon(self, name: str) -> psutil.Process:
+        """The daemon of this name that was started last."""
+        return psutil.Process(json.loads((self.folder / "daemons.json").read_text())[name])
+
+    def alive(self, name: str) -> bool:
+        """Whether it runs."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return self.daemon(name).status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def kill(self, name: str) -> None:
+        """As a crash does it."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.daemon(name).kill()
+        _until(lambda: not self.alive(name), f"the end of {name}")
+
+    def freeze(self, name: str) -> None:
+        """It is there and does nothing."""
+        self.daemon(name).suspend()
+
+    def thaw(self, name: str) -> None:
+        """It goes on."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.daemon(name).resume()
+
+    def start(self, name: str) -> None:
+        """Start a daemon that is gone, and wait until it serves."""
+        (self.folder / "orders" / name).touch()
+        _until(lambda: not (self.folder / "orders" / name).exists() and self.alive(name), f"the start of {name}")
+        if name == "munged":
+            _until((self.folder / "munge.socket").exists, name)
+        elif name == "slurmctld":
+            _until(lambda: self._answers("scontrol", "ping", word="UP"), name)
+
+    def node_dies(self, name: str) -> None:
+        """The node is gone: its slurmd, every slurmstepd and whatever they started."""
+        self.kill(name)
+        while found := list(self._of_node(name)):
+            for process in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(found, timeout=5)
+
+    def node_back(self, name: str) -> None:
+        """It is there again, and Slurm may use it."""
+        self.start(name)
+        if "State=DOWN" in self.admin("scontrol", "show", "node", name):
+            self.admin("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
+        _until(lambda: self._answers("sinfo", "-h", "-n", name, "-o", "%T", word=("idle", "mixed", "allocated")), f"{name} to be back")
+
+    def _of_node(self, name: str) -> Iterator[psutil.Process]:
+        log, conf = str(self.folder / f"slurmd-{name}.log"), f"SLURM_CONF={self.env['SLURM_CONF']}".encode()
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                place = Path(f"/proc/{process.pid}")
+                environ = (place / "environ").read_bytes().split(b"\0")
+                if conf not in environ:
+                    continue
+                of_it = f"SLURMD_NODENAME={name}".encode() in environ
+                if of_it or (process.name() == "slurmstepd" and any(str(fd.readlink()) == log for fd in (place / "fd").iterdir())):
+                    yield process
+
+    def _answers(self, *argv: str, word: str | tuple[str, ...]) -> bool:
+        try:
+            done = subprocess.run(argv, env=self.admin_env(), timeout=10, check=False, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            return False
+        return any(each in done.stdout for each in ((word,) if isinstance(word, str) else word))
+
+
+def _until(there: Callable[[], object], what: str) -> None:
+    until = time.monotonic() + START_S
+    while not there():
+        assert time.monotonic() < until, f"not within {START_S:g} s: {what}"
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
-def shared(home: Path, *, proctrack: str = "linuxproc") -> Iterator[dict[str, str]]:
-    """The environment (additions) for the commands of a running cluster; started by the first user of `home`, kept for all."""
+def shared(home: Path, plan: Plan | None = None) -> Iterator[Cluster]:
+    """A running cluster, started by the first user of `home` and kept for all."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "users").open("a") as users, (home / "starting").open("a") as starting:
         fcntl.flock(users, fcntl.LOCK_SH)
         fcntl.flock(starting, fcntl.LOCK_EX)
         ready = home / "ready"
         if not ready.exists():
-            _start_keeper(home, proctrack)
+            (home / "plan.json").write_text(json.dumps(dataclasses.asdict(plan or Plan())))
+            _start_keeper(home)
         fcntl.flock(starting, fcntl.LOCK_UN)
-        yield {"SLURM_CONF": ready.read_text(), "PATH": os.environ["PATH"]}
+        yield Cluster(Path(ready.read_text()))
 
 
-def _start_keeper(home: Path, proctrack: str) -> None:
+@contextlib.contextmanager
+def own(plan: Plan) -> Iterator[Cluster]:
+    """A cluster of one test's own, to be broken."""
+    with tempfile.TemporaryDirectory(prefix="ftsup-own-") as home:
+        with shared(Path(home), plan) as made:
+            yield made
+        with contextlib.suppress(ChildProcessError):  # it is our child
+            os.waitpid(made.keeper, 0)
+
+
+def _start_keeper(home: Path) -> None:
     with (home / "keeper.log").open("a") as log:
         quiet = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *((os.POSIX_SPAWN_DUP2, log.fileno(), fd) for fd in (1, 2))]
         # Not a Popen: the keeper outlives whoever started it, and a Popen would complain of that.
-        pid = os.posix_spawn(sys.executable, [sys.executable, __file__, str(home), proctrack], os.environ, file_actions=quiet, setsid=True)
+        argv = [sys.executable, "-c", KEEPER, str(plainuser.REPOSITORY), str(home)]
+        pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=quiet, setsid=True)
     until = time.monotonic() + START_S + 20
     while not (home / "ready").exists():
         if os.waitpid(pid, os.WNOHANG)[0] or time.monotonic() > until:
@@ -83,36 +240,43 @@ def _start_keeper(home: Path, proctrack: str) -> None:
 # What follows runs in the keeper.
 
 
-def keep(home: Path, proctrack: str) -> None:
+def keep(home: Path) -> None:
     """Start the daemons, wait until the last user is gone, end every process that came of it."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
+    plan = Plan(**json.loads((home / "plan.json").read_text()))
     folder = Path(tempfile.mkdtemp(prefix="ftsup-slurm-"))  # short: a socket's path has 107 bytes
+    folder.chmod(0o755)
     with (home / "users").open("a") as users:
         try:
-            conf = _write_configuration(folder, proctrack)
-            _start_daemons(folder, conf, libc)
-            (home / "ready.new").write_text(str(conf))
+            mine = plan.users and plainuser.enter(folder)
+            (folder / "keeper.json").write_text(json.dumps({"pid": os.getpid(), "users": mine}))
+            daemons = _start_daemons(folder, _write_configuration(folder, plan), plan, libc)
+            (home / "ready.new").write_text(str(folder))
             (home / "ready.new").rename(home / "ready")
-            _wait_until_alone(users)
+            _wait_until_alone(users, daemons, folder / "orders")
         finally:
             (home / "ready").unlink(missing_ok=True)
             _end_everything(folder)
             _show_logs(folder)
+            plainuser.leave(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_until_alone(users: IO[str]) -> None:
+def _wait_until_alone(users: IO[str], daemons: Daemons, orders: Path) -> None:
     while True:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:  # the subreaper's duty: job processes that ended
                 pass
+        for order in orders.iterdir():
+            daemons.start(order.name)
+            order.unlink()
         try:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(0.25)
+            time.sleep(0.1)
         else:
             return
 
@@ -142,40 +306,58 @@ def _show_logs(folder: Path) -> None:
         sys.stdout.write(f"--- {log.name}\n{log.read_text(errors='replace')[-20000:]}\n")
 
 
-def _start_daemons(folder: Path, conf: Path, libc: ctypes.CDLL) -> None:
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}, "SLURM_CONF": str(conf)}
+class Daemons:
+    """Starts them by name, and writes down which process each is."""
 
-    def daemon(*argv: str) -> None:
-        name = program(argv[0])
-        assert name is not None
-        with (folder / "daemons.log").open("a") as log:
-            subprocess.Popen(
-                [name, *argv[1:]],
-                env=env,
+    def __init__(self, folder: Path, conf: Path, plan: Plan, libc: Any) -> None:
+        self.folder, self.libc = folder, libc
+        self.env = {**{k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}, "SLURM_CONF": str(conf)}
+        files = [f"--{what}-file={folder / f'munge.{what}'}" for what in ("key", "log", "pid", "seed")]
+        self.argvs: dict[str, list[str]] = {
+            "munged": ["munged", "--foreground", "--force", f"--socket={folder / 'munge.socket'}", *files],
+            "slurmctld": ["slurmctld", "-D"],
+            **{node: ["slurmd", "-D", "-N", node] for node in plan.nodes},
+        }
+        self.pids: dict[str, int] = {}
+
+    def start(self, name: str) -> None:
+        """Start this one."""
+        argv = self.argvs[name]
+        path = program(argv[0])
+        assert path is not None
+        with (self.folder / "daemons.log").open("a") as log:
+            self.pids[name] = subprocess.Popen(
+                [path, *argv[1:]],
+                env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509 - one thread; even if we are killed
-            )
+                preexec_fn=lambda: self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509 - one thread; even if we are killed
+            ).pid
+        part = self.folder / "daemons.new"
+        part.write_text(json.dumps(self.pids))
+        part.rename(self.folder / "daemons.json")
 
+
+def _start_daemons(folder: Path, conf: Path, plan: Plan, libc: Any) -> Daemons:
+    daemons = Daemons(folder, conf, plan, libc)
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
-    files = [f"--{what}-file={folder / f'munge.{what}'}" for what in ("key", "log", "pid", "seed")]
-    daemon("munged", "--foreground", "--force", f"--socket={folder / 'munge.socket'}", *files)
+    daemons.start("munged")
     _wait_for("munged", (folder / "munge.socket").exists)
-    daemon("slurmctld", "-D", "-i")
-    for node in NODES:
-        daemon("slurmd", "-D", "-N", node)
-    _wait_for("the nodes", lambda: _idle_nodes(env) == len(NODES))
+    for name in ("slurmctld", *plan.nodes):
+        daemons.start(name)
+    _wait_for("the nodes", lambda: _idle_nodes(daemons.env) == len(plan.nodes))
+    return daemons
 
 
 def _idle_nodes(env: dict[str, str]) -> int:
     try:
-        done = subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], env=env, timeout=10, check=False, capture_output=True, text=True)
+        done = subprocess.run(["sinfo", "-h", "-N", "-o", "%N %T"], env=env, timeout=10, check=False, capture_output=True, text=True)
     except subprocess.TimeoutExpired:
         return 0
-    return done.stdout.split().count("idle")
+    return len({line for line in done.stdout.splitlines() if line.endswith(" idle")})  # once a partition
 
 
 def _wait_for(what: str, there: Callable[[], bool]) -> None:
@@ -194,54 +376,53 @@ def _free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def _write_configuration(folder: Path, proctrack: str) -> Path:
+def _write_configuration(folder: Path, plan: Plan) -> Path:
     user = pwd.getpwuid(os.getuid()).pw_name
-    ports = _free_ports(1 + len(NODES))
-    cgroup = proctrack == "cgroup"
-    lines = [
-        "ClusterName=ftsup",
-        "SlurmctldHost=localhost(127.0.0.1)",
-        f"SlurmctldPort={ports[0]}",
-        f"SlurmUser={user}",
-        f"SlurmdUser={user}",
-        "AuthType=auth/munge",
-        "CryptoType=crypto/munge",
-        f"AuthInfo=socket={folder}/munge.socket,cred_expire={CRED_EXPIRE_S}",
-        f"StateSaveLocation={folder}/state",
-        f"SlurmdSpoolDir={folder}/spool-%n",
-        f"SlurmctldPidFile={folder}/slurmctld.pid",
-        f"SlurmdPidFile={folder}/slurmd-%n.pid",
-        f"SlurmctldLogFile={folder}/slurmctld.log",
-        f"SlurmdLogFile={folder}/slurmd-%n.log",
-        f"ProctrackType=proctrack/{proctrack}",
-        f"TaskPlugin=task/{'cgroup' if cgroup else 'none'}",
-        "SelectType=select/cons_tres",
-        f"SelectTypeParameters={'CR_Core_Memory' if cgroup else 'CR_Core'}",
-        "SlurmdParameters=config_overrides",
-        "ReturnToService=2",
-        "JobAcctGatherType=jobacct_gather/none",
-        "MpiDefault=none",
-        "SwitchType=switch/none",
-        "AccountingStorageType=accounting_storage/none",
-        "SlurmdTimeout=20",
-        f"KillWait={KILL_WAIT_S}",
-        "MinJobAge=900",
-        "SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=1",
+    ports = _free_ports(1 + len(plan.nodes))
+    cgroup = plan.proctrack == "cgroup"
+    settings = {
+        "ClusterName": "ftsup",
+        "SlurmctldHost": "localhost(127.0.0.1)",
+        "SlurmctldPort": ports[0],
+        "SlurmUser": user,
+        "SlurmdUser": user,
+        "AuthType": "auth/munge",
+        "CryptoType": "crypto/munge",
+        "AuthInfo": f"socket={folder}/munge.socket,cred_expire={CRED_EXPIRE_S}",
+        "StateSaveLocation": f"{folder}/state",
+        "SlurmdSpoolDir": f"{folder}/spool-%n",
+        "SlurmctldPidFile": f"{folder}/slurmctld.pid",
+        "SlurmdPidFile": f"{folder}/slurmd-%n.pid",
+        "SlurmctldLogFile": f"{folder}/slurmctld.log",
+        "SlurmdLogFile": f"{folder}/slurmd-%n.log",
+        "ProctrackType": f"proctrack/{plan.proctrack}",
+        "TaskPlugin": f"task/{'cgroup' if cgroup else 'none'}",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core_Memory" if cgroup else "CR_Core",
+        "SlurmdParameters": "config_overrides",
+        "ReturnToService": 2,
+        "JobAcctGatherType": "jobacct_gather/none",
+        "MpiDefault": "none",
+        "SwitchType": "switch/none",
+        "AccountingStorageType": "accounting_storage/none",
+        "SlurmdTimeout": 20,
+        "KillWait": KILL_WAIT_S,
+        "MinJobAge": 900,
+        "SchedulerParameters": "bf_interval=1,sched_interval=1,batch_sched_delay=1",
         # Job ids of two clusters on one machine must differ: both trackings use cgroups named by job id.
-        f"FirstJobId={1000 + ports[0] * 10}",
-        *(f"NodeName={n} NodeAddr=127.0.0.1 NodeHostname=localhost Port={p} CPUs={CPUS_PER_NODE} RealMemory=16000"
-          for n, p in zip(NODES, ports[1:], strict=True)),
-        f"PartitionName=main Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE DefaultTime=10 State=UP DefMemPerCPU=100",
-    ]  # fmt: skip
-    (folder / "state").mkdir()
-    for node in NODES:
-        (folder / f"spool-{node}").mkdir()
+        "FirstJobId": 1000 + ports[0] * 10,
+        **plan.settings,
+    }
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    for node, port in zip(plan.nodes, ports[1:], strict=True):
+        lines.append(f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname=localhost Port={port} CPUs={CPUS_PER_NODE} RealMemory=16000")
+    lines += [f"PartitionName={each} State=UP DefMemPerCPU=100" for each in plan.partitions]
+    for name in ("state", "orders", *(f"spool-{node}" for node in plan.nodes)):
+        (folder / name).mkdir()
+    (folder / "work").mkdir()
+    (folder / "work").chmod(0o1777)
     if cgroup:
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\nAllowedSwapSpace=0\n")
     conf = folder / "slurm.conf"
     conf.write_text("\n".join(lines) + "\n")
     return conf
-
-
-if __name__ == "__main__":
-    keep(Path(sys.argv[1]), sys.argv[2])

@@ -1,7 +1,8 @@
 """pytest fixtures that hand out a real Slurm, or skip with the reason. A conftest.py imports the ones it wants.
 
-`real_cluster` is a mapping of environment variables (SLURM_CONF, PATH): merge it into the environment of what you start.
-Four nodes n1..n4, partition main, KillWait 5 s, a requeued job waits 7 s. Shared by all xdist workers of a run.
+`real_cluster` and `real_cgroup_cluster` are mappings of environment variables (SLURM_CONF, PATH): merge one into the environment of
+what you start. Four nodes n1..n4, partition main, KillWait 5 s, a requeued job waits 7 s. `site_cluster` and `site_cgroup_cluster` are
+`Cluster`s where a plain user works, with more partitions. All are shared by the xdist workers of a run: nobody breaks them.
 """
 
 from __future__ import annotations
@@ -11,29 +12,62 @@ import os
 import pytest
 
 from tests.realslurm import cluster
+from tests.realslurm.cluster import MAIN, Plan
+
+PREEMPTED = ("n5", "n6")
+LIVED_IN = Plan(
+    nodes=(*cluster.NODES, *PREEMPTED),
+    settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"},
+    partitions=(
+        f"{MAIN} PreemptMode=OFF",
+        "short Nodes=n1,n2,n3,n4 MaxTime=1 DefaultTime=1 PreemptMode=OFF",
+        "low Nodes=n5,n6 PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 DefaultTime=10",
+        "lowgrace Nodes=n5,n6 PriorityTier=1 PreemptMode=REQUEUE GraceTime=20 DefaultTime=10",
+        "lowcancel Nodes=n5,n6 PriorityTier=1 PreemptMode=CANCEL GraceTime=0 DefaultTime=10",
+        "lowcancelgrace Nodes=n5,n6 PriorityTier=1 PreemptMode=CANCEL GraceTime=20 DefaultTime=10",
+        "high Nodes=n5,n6 PriorityTier=10 PreemptMode=OFF DefaultTime=10",
+    ),
+    users=True,
+)
+"""Preemption has its own nodes; a test that preempts takes them whole (mark: xdist_group("preemption"))."""
+LIVED_IN_CGROUP = Plan(proctrack="cgroup", users=True)
 
 
-def _home(factory: pytest.TempPathFactory, proctrack: str):
+def _home(factory: pytest.TempPathFactory, name: str):
     base = factory.getbasetemp()
     run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    return run / f"realslurm-{proctrack}"
+    return run / f"realslurm-{name}"
 
 
-def _running(factory: pytest.TempPathFactory, proctrack: str):
-    if why := cluster.why_not(proctrack):
+def _running(factory: pytest.TempPathFactory, name: str, plan: Plan):
+    if why := cluster.why_not(plan.proctrack):
         pytest.skip(f"real Slurm: {why}")
-    return cluster.shared(_home(factory, proctrack), proctrack=proctrack)
+    return cluster.shared(_home(factory, name), plan)
 
 
 @pytest.fixture(scope="session")
 def real_cluster(tmp_path_factory):
     """A real Slurm with proctrack/linuxproc."""
-    with _running(tmp_path_factory, "linuxproc") as env:
-        yield env
+    with _running(tmp_path_factory, "linuxproc", Plan()) as made:
+        yield made.env
 
 
 @pytest.fixture(scope="session")
 def real_cgroup_cluster(tmp_path_factory):
     """A real Slurm with proctrack/cgroup, where cgroup v1 is mounted and writable."""
-    with _running(tmp_path_factory, "cgroup") as env:
-        yield env
+    with _running(tmp_path_factory, "cgroup", Plan(proctrack="cgroup")) as made:
+        yield made.env
+
+
+@pytest.fixture(scope="session")
+def site_cluster(tmp_path_factory):
+    """A real Slurm with proctrack/linuxproc, a plain user and preemption."""
+    with _running(tmp_path_factory, "site", LIVED_IN) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def site_cgroup_cluster(tmp_path_factory):
+    """A real Slurm with proctrack/cgroup, memory limits and a plain user."""
+    with _running(tmp_path_factory, "site-cgroup", LIVED_IN_CGROUP) as made:
+        yield made

@@ -187,8 +187,8 @@ def other_munge(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="ftsup-rec-") as home, cluster.shared(Path(home) / "cluster") as env:
-        recorder = Recorder(env, Path(home))
+    with tempfile.TemporaryDirectory(prefix="ftsup-rec-") as home, cluster.shared(Path(home) / "cluster") as made:
+        recorder = Recorder(made.env, Path(home))
         try:
             jobs(recorder)
             nodes(recorder)

@@ -1,0 +1,28 @@
+"""A site of its own for each story, on a real Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests.e2e.conftest import real, real_cgroup
+from tests.e2e.harness import real_site
+from tests.realslurm import cluster
+from tests.realslurm.fixtures import site_cgroup_cluster, site_cluster
+
+__all__ = ["real", "real_cgroup", "site_cgroup_cluster", "site_cluster"]
+
+
+@pytest.fixture
+def own_site(request):
+    """Makes a site on a cluster of the test's own, which it may break: `own_site(Plan(settings={"JobRequeue": "0"}, users=True))`."""
+    with contextlib.ExitStack() as stack:
+
+        def make(plan: cluster.Plan):
+            if why := cluster.why_not(plan.proctrack):
+                pytest.skip(f"real Slurm: {why}")
+            made = stack.enter_context(cluster.own(plan))
+            return stack.enter_context(real_site(made, request.node.name))
+
+        yield make
