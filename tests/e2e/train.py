@@ -66,10 +66,12 @@ def main() -> None:
     step = json.loads(Path(resume).read_text())["step"] if resume else 0
     print(f"rank {rank} begins after step {step}")
     (control / f"environ.{rank}").write_text(json.dumps(dict(os.environ)))
+    epoch, made = os.environ["FTSUP_MARK"].rpartition("/")[2], (control / f"steps.{rank}").open("a", buffering=1)
     while not (control / "finish").exists():
         time.sleep(0.1)
         step += 1
         beat(step=step)
+        made.write(f"{epoch} {step}\n")
         if rank == 0 and step % SAVE_EVERY == 0:
             save(Path("ckpt"), step)
         act(asked(control, rank, step))
