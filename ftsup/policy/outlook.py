@@ -37,8 +37,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """To the requeue that comes before the time limit."""
 
 
-def outlook(state: State, rules: Rules, *, now: float) -> Outlook:
-    """The view from here."""
+def outlook(state: State, rules: Rules, *, now: float, asks: bool) -> Outlook:
+    """The view from here. `asks`: every rank calls asked(); all others are asked for nothing because it is time."""
 
     def ahead_s(t: float | None) -> float | None:
         return None if t is None else round(max(t - now, 0.0), 1)
@@ -47,7 +47,7 @@ def outlook(state: State, rules: Rules, *, now: float) -> Outlook:
         budgets=budgets(state, rules),
         waiting=state.waiting,
         until_s=ahead_s(state.deadline_t),
-        save_s=ahead_s(saving.deadline_t(state)) if state.save is None else None,
+        save_s=ahead_s(saving.due_t(state)) if asks and state.save is None else None,
         end_s=ahead_s(state.end_t) if state.stage in BEFORE_END else None,
     )
 

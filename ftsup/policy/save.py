@@ -63,8 +63,13 @@ def deadline_t(state: State) -> float | None:
     """When the next thing of a save is due."""
     if state.stage is not Stage.RUN:
         return None
-    times = (state.save.deadline_t if state.save else state.save_t if _able(state) else None, state.look_t)
+    times = (state.save.deadline_t if state.save else due_t(state), state.look_t)
     return min((t for t in times if t is not None), default=None)
+
+
+def due_t(state: State) -> float | None:
+    """When checkpoint.every is due, while it trains."""
+    return state.save_t if state.stage is Stage.RUN and _able(state) else None
 
 
 def orders(state: State) -> tuple[LeaderOrder, ...]:

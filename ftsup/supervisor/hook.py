@@ -56,6 +56,7 @@ class Hook:
                 err=paths["err"],
                 stdin=paths["in"],
                 file_cap_bytes=FILE_CAP_BYTES,
+                ignored=(signal.SIGUSR1, signal.SIGUSR2),  # `scancel --full --signal` reaches what the leader has started, too
             )
             self._child = children.start(spec)
         except OSError as error:

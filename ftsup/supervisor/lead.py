@@ -350,7 +350,9 @@ class Lead:
             for node, counters in self.link.counters.items()
             for counter in counters
         }
-        ahead = outlook(self.state, self.rules, now=self.clock.now())
+        told = [counter.asks for counters in self.link.counters.values() for counter in counters]
+        asks = all(told) and len(told) == len(self.state.nodes) * self.rules.workers_per_node
+        ahead = outlook(self.state, self.rules, now=self.clock.now(), asks=asks)
         now = {"wall": self.clock.wall(), "stage": self.state.stage.value, "epoch": str(self.state.epoch), "ahead": ahead, "ranks": ranks}
         return msgspec.json.encode(now)
 

@@ -327,7 +327,14 @@ class NodeSupervisor:
         if not self._looks():
             return []
         return [
-            Counter(rank, -1 if sight.step is None else sight.step, sight.beats, sight.activity, sight.phase.name.lower())
+            Counter(
+                rank=rank,
+                step=-1 if sight.step is None else sight.step,
+                beats=sight.beats,
+                activity=sight.activity,
+                phase=sight.phase.name.lower(),
+                asks=bool(sight.beat.flags & beatfile.Flag.ASKS),
+            )
             for rank, sight in heartbeat.sights(self._beats()).items()
         ]
 

@@ -26,6 +26,8 @@ class Counter(msgspec.Struct, frozen=True, array_like=True):
     beats: int
     activity: int
     phase: str
+    asks: bool = False
+    """Its script calls asked()."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):

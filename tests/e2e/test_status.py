@@ -25,8 +25,9 @@ def test_status_from_the_queue_over_a_hang_to_the_end(site: Site):
     run = site.submit(slurm={"time": "90min"})
     assert facts(run).stage in {Stage.WAITING, Stage.STARTING}
     told = run.until(
-        lambda: (now := facts(run)).stage is Stage.TRAINING and "hard_cap" in now.budgets and "a save is asked for" in now.next and now
+        lambda: (now := facts(run)).stage is Stage.TRAINING and "hard_cap" in now.budgets and "before the time limit" in now.next and now
     )
+    assert "a save is asked for" not in told.next  # it would hear nothing
     assert told.left_s > 60
     assert told.budgets["hard_cap"] == Budget(left=199, of=200)
     run.once(1, "hang")

@@ -18,8 +18,8 @@ def leader() -> Leader:
     return one
 
 
-def seen(leader: Leader) -> Outlook:
-    return outlook(leader.state, Rules(), now=leader.t)
+def seen(leader: Leader, *, asks: bool = True) -> Outlook:
+    return outlook(leader.state, Rules(), now=leader.t, asks=asks)
 
 
 def test_a_grant_begins_with_full_budgets_and_waits_for_its_nodes():
@@ -45,6 +45,7 @@ def test_training_the_next_save_and_the_requeue_before_the_limit_are_ahead(leade
     found = seen(leader)
     assert (found.waiting, found.until_s) == ((), None)
     assert found.save_s == Rules().every_s - 60
+    assert seen(leader, asks=False).save_s is None
     assert found.end_s == 3600 - 30 - Rules().end_margin_s
     leader.take(ev.Warned(node="n1"))
     assert seen(leader).save_s is None

@@ -49,7 +49,7 @@ def seen(leader: Leader, *, nodes: int = 2, per_node: int = 2, phases: dict[int,
         wall=wall(leader).isoformat(timespec="milliseconds"),
         stage=leader.state.stage.value,
         epoch=str(leader.epoch),
-        ahead=outlook(leader.state, Rules(), now=leader.t),
+        ahead=outlook(leader.state, Rules(), now=leader.t, asks=True),
         ranks=ranks,
     )
     story = replace(leader.story, nodes=names)
