@@ -21,6 +21,7 @@ from ftsup.errors import Exit, FtsupError
 COMMANDS = {
     "init": ("ftsup.cli.init", "init", "Write a first configuration, with a comment on each guess."),
     "submit": ("ftsup.cli.submit", "submit", "Check a configuration, write the batch script and submit it."),
+    "run": ("ftsup.cli.run", "run", "Train inside an allocation that this shell has (salloc)."),
     "render": ("ftsup.cli.submit", "render", "Write the batch script to standard output."),
     "status": ("ftsup.cli.show", "status", "Show how a run is doing."),
     "top": ("ftsup.cli.top", "top", "Watch a run over the whole terminal."),

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ftsup import eventlog
 from ftsup.cli import cluster
 from ftsup.cli.cluster import Cluster
-from ftsup.cli.newrun import Lost, Typed, check_script, claimed, copy_worker, how_to_find, placed, script_of, submit_run
+from ftsup.cli.newrun import Lost, Typed, check_script, claimed, copy_worker, how_to_find, placed, read_typed, script_of, submit_run
 from ftsup.cli.ports import Ports
 from ftsup.config import Config, Loaded, from_json, load, to_json
 from ftsup.config.doc import effective
@@ -120,7 +120,7 @@ def _before(ports: Ports, run: RunDir) -> Before:
     click.echo(said(view), err=True)
     if kept_out := _kept_out(run):
         click.echo(f"kept out before, and not any more: {kept_out}; --set slurm.exclude='[{kept_out}]' keeps them out", err=True)
-    return Before(run=run, view=view, config=_config(run), typed=_typed(run), chosen=chosen)
+    return Before(run=run, view=view, config=_config(run), typed=read_typed(run), chosen=chosen)
 
 
 def _nothing_lost(run: RunDir, view: View) -> None:
@@ -144,13 +144,6 @@ def _config(run: RunDir) -> Config:
         return replace(from_json(read_plain(run.config_json)), env=env)
     except (OSError, ValueError) as error:
         raise RunError(f"the configuration of {run.id} cannot be read: {told(error)}") from error
-
-
-def _typed(run: RunDir) -> Typed | None:
-    try:
-        return decode_plain(read_plain(run.typed), Typed)
-    except (OSError, ValueError):
-        return None
 
 
 def _kept_out(run: RunDir) -> str:

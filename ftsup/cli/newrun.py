@@ -22,7 +22,7 @@ from ftsup.cli.ports import Ports
 from ftsup.config import Config, Share, to_json
 from ftsup.errors import ConfigError, Exit, FtsupError, RunError, Unanswered, Unreadable
 from ftsup.incident import git
-from ftsup.plain import told
+from ftsup.plain import decode_plain, read_plain, told
 from ftsup.rundir import RunDir
 
 CHECK_S = 20.0
@@ -35,6 +35,14 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     sets: tuple[str, ...] = ()
     cwd: str = ""
+
+
+def read_typed(run: RunDir) -> Typed | None:
+    """What it was submitted with; None where that cannot be read."""
+    try:
+        return decode_plain(read_plain(run.typed), Typed)
+    except (OSError, ValueError):
+        return None
 
 
 class Lost(FtsupError):
@@ -85,9 +93,9 @@ def new_run(ports: Ports, config: Config, file: Path, *, sets: Sequence[str] = (
             _folder(path, mode=mode)
         _folder(run.root, mode=mode, new=True)
         with _removed_on_failure(run.root):
-            typed = Typed(file=str(file.absolute()), sets=tuple(sets), cwd=str(ports.cwd))
+            given = Typed(file=str(file.absolute()), sets=tuple(sets), cwd=str(ports.cwd))
             try:
-                _fill(run, config, file, typed=typed, script=script)
+                _fill(run, config, file, given=given, script=script)
             except OSError as error:  # a full disk, a quota: mostly without a name
                 raise ConfigError(f"runs_dir: {run.root} cannot be filled: {told(error)}; nothing was submitted", hint=_ELSEWHERE) from None
             check_script(run.script)
@@ -119,7 +127,7 @@ def _folder(path: Path, *, mode: int, new: bool = False) -> None:
         raise ConfigError(f"runs_dir: {path} cannot be made: {error.strerror}", hint=_ELSEWHERE) from None
 
 
-def _fill(run: RunDir, config: Config, file: Path, *, typed: Typed, script: str) -> None:
+def _fill(run: RunDir, config: Config, file: Path, *, given: Typed, script: str) -> None:
     from ftsup.supervisor.keys import make_keys  # noqa: PLC0415 - zmq takes as long as the rest of `submit --dry-run`
 
     copy_worker(run)
@@ -128,7 +136,7 @@ def _fill(run: RunDir, config: Config, file: Path, *, typed: Typed, script: str)
     _write(run.config_yaml, file.read_bytes(), mode=0o600)  # `env` stands in it
     _write(run.config_json, to_json(config), mode=0o640)
     _write(run.env_json, msgspec.json.encode(config.env), mode=0o600)
-    _write(run.typed, msgspec.json.encode(typed), mode=0o600)
+    _write(run.typed, msgspec.json.encode(given), mode=0o600)
     _write(run.script, script.encode("utf-8", "surrogateescape"), mode=0o600)
     if code := git.look(Path(config.workdir)):
         (run.root / "git").mkdir(mode=0o700)

@@ -6,7 +6,7 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import wraps
@@ -40,6 +40,8 @@ class Ports:
     """The disk, which tells the size of each piece that is read."""
     slurm_within: Callable[[Mapping[str, str], float], Slurm] = field(default_factory=lambda: _commands)
     """As `slurm`, with so many seconds for each call."""
+    become: Callable[[Sequence[str], Mapping[str, str]], int] = field(default_factory=lambda: _become)
+    """This process goes on as another program, in that environment."""
     terminal: bool = False
     """A person sits there, who can be asked."""
 
@@ -69,6 +71,11 @@ def _disk(each: Callable[[int], None]) -> Disk:
     from ftsup.checkpoint.disk import RealDisk  # noqa: PLC0415 - as above
 
     return RealDisk(each=each)
+
+
+def _become(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    sys.stdout.flush()
+    os.execvpe(argv[0], list(argv), dict(environ))  # noqa: S606 - our own lines
 
 
 def _user() -> str:

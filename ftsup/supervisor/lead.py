@@ -75,6 +75,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     nodes: tuple[str, ...]
     environ: dict[str, str]
+    foreground: bool = False
+    """In an allocation of somebody's own: what the terminal's signals say, a person says."""
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,8 @@ class Lead:
         """How many lines are on their way to the batch script's output."""
         self.quit: int | None = None
         self.quit_t: float | None = None
+        self.interrupted = False
+        """A person at our terminal has asked for the end."""
         self.warning = launch.warning(config)
         """Comes here where Slurm sends it to the batch script: slurm.signal with B:, or a person's scancel --batch."""
         self.signals = Signals(*ENDINGS, self.warning)
@@ -219,7 +223,7 @@ class Lead:
         came = self.signals.take()
         events += [ev.Warned(node=self.grant.host)] if self.warning in came else []
         told = [number for number in came if number in ENDINGS]
-        events += [ev.Signalled(signal=signal.Signals(number).name) for number in told]
+        events += [self._told(number) for number in told]
         if told and self.quit_t is not None:
             self.quit_t = min(self.quit_t, now + TOLD_LEAVE_S)
         self._routine(now)
@@ -320,6 +324,15 @@ class Lead:
                 self.silent_t[node] = now
                 found.append(ev.NodeSilent(node=node, quiet_s=round(quiet_s, 1)))
         return found
+
+    def _told(self, number: int) -> LeaderEvent:
+        """A signal: of Slurm's, or (in the foreground) of a person who wants an end, and the second time at once."""
+        if not self.grant.foreground or number == signal.SIGTERM:
+            return ev.Signalled(signal=signal.Signals(number).name)
+        again = self.interrupted and number == signal.SIGINT
+        self.interrupted = True
+        request = ev.Request.CANCEL if again else ev.Request.STOP
+        return ev.Asked(request=request, who=f"{signal.Signals(number).name} at the terminal", wall=self.clock.wall())
 
     def _routine(self, now: float) -> None:
         """What comes round by itself: people's requests, and their view of now."""

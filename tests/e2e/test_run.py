@@ -1,0 +1,100 @@
+"""`ftsup run` inside an allocation of somebody's own: the leader is in the foreground, nothing is requeued, its code is the run's."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ftsup import events as ev
+from ftsup.events import VerdictKind
+from ftsup.rundir import RunDir
+from tests.e2e.harness import CONFIG, Run, Site, merged, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SAVER = Path(__file__).parent / "saver.py"
+ONES_OWN = """#!/bin/bash
+{python} -m ftsup run c.yaml
+echo $? >> code
+"""
+
+
+def own_job(site: Site, *options: str, name: str = "a", **config: object) -> Run:
+    """A batch script of the user's own that types `ftsup run`; its run, once it has one."""
+    work = site.folder / name
+    (work / "control").mkdir(parents=True)
+    (work / "c.yaml").write_text(yaml.safe_dump(merged(CONFIG, {"local_dir": str(site.folder / "local"), **config})))
+    (work / "own.sh").write_text(ONES_OWN.format(python=sys.executable))
+    site.give(work)
+    done = site.tried("sbatch", "--parsable", *options, "own.sh", cwd=work)
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    root = until(lambda: next(work.glob("ftsup-runs/*/*/jobs"), None), what=lambda: said(work)).parent
+    run = Run(site, work, RunDir(root), job=job)
+    site.runs.append(run)
+    return run
+
+
+def said(work: Path) -> str:
+    """What the batch script printed."""
+    return "".join(path.read_text(errors="replace") for path in work.glob("slurm-*.out"))
+
+
+def test_in_a_batch_script_of_ones_own_faults_are_restarts_and_a_requeue_by_slurm_goes_on_in_the_same_run(site) -> None:
+    run = own_job(site, "-N2", "--requeue", "--time=9", "--open-mode=append")
+    run.until_trains()
+    assert {node for event in run.events(ev.LeaderStarted) for node in event.nodes} == {"mock1", "mock2"}
+    run.once(1, "hang")
+    assert run.until_judged(1).verdict.kind is VerdictKind.RESTART
+    run.until_trains(epoch=ev.Epoch(1, 2))
+    site.run("scontrol", "requeue", run.job)
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    run.finish()
+    run.until_over()
+    assert (run.work / "code").read_text().split()[-1] == "0"
+    assert [path.name for path in run.place.root.parent.iterdir()] == [run.place.root.name]
+    assert run.orders(ev.Requeue) == []
+    out = said(run.work)
+    assert "slurm.nodes is 1, and this allocation has 2 nodes: all of those take part" in out
+    assert out.count("nothing is requeued from here") == 2  # once each time that it begins
+    assert f"{run.place.id} goes on: it began in this job before Slurm requeued it" in out
+
+
+def test_ctrl_c_saves_where_the_script_can_and_a_second_one_ends_at_once(site) -> None:
+    asks = own_job(
+        site, "-N1", "--time=9", name="asks", command=[str(SAVER), "asks"], checkpoint={"pattern": "step*", "complete": "complete"}
+    )
+    stubborn = own_job(site, "-N1", "--time=9", name="stubborn", setup="export SET_UP=yes")
+    asks.until_trains()
+    asks.leader().send_signal(signal.SIGINT)
+    asks.until_over()
+    assert (asks.work / "code").read_text().split() == ["0"]
+    decided = asks.orders(ev.Decide)[-1].verdict
+    assert (decided.kind, "saved at step" in decided.reason) == (VerdictKind.STOP, True), asks.story()
+    stubborn.until_trains()
+    assert '"SET_UP": "yes"' in (stubborn.work / "control" / "environ.0").read_text()
+    leader = stubborn.leader()
+    for supervisor in (stubborn.supervisor("mock1" if stubborn.show().nodes == ("mock1",) else "mock2"),):
+        supervisor.suspend()  # what is asked of it is not answered
+        leader.send_signal(signal.SIGINT)
+        stubborn.until(lambda: stubborn.events(ev.Asked))
+        leader.send_signal(signal.SIGINT)
+        stubborn.until(lambda: stubborn.orders(ev.Decide))
+        supervisor.resume()
+    stubborn.until_ended()
+    assert stubborn.orders(ev.Decide)[-1].verdict.kind is VerdictKind.CANCELLED
+    assert (stubborn.work / "code").read_text().split() == ["1"]
+
+
+def test_a_heterogeneous_job_is_refused_once_and_not_begun_again(site) -> None:
+    run = site.submit("het", setup="export SLURM_HET_SIZE=2")
+    job = run.until_ended()
+    assert job.exit_code == 1
+    assert run.output().count("is heterogeneous (2 components, SLURM_HET_SIZE)") == 1
+    assert "no decision" not in run.output()
+    assert run.decision()["verdict"] == "stop"
+    assert run.show().restarts == 0
