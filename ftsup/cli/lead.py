@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -14,15 +15,21 @@ from msgspec.structs import replace
 
 from ftsup.config import Config, from_json
 from ftsup.errors import RunError
+from ftsup.events import VerdictKind
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm.hostlist import expand
 from ftsup.supervisor import rankenv, starter
 from ftsup.supervisor.clock import BootClock
+from ftsup.supervisor.files import write_whole
 from ftsup.supervisor.lead import Grant, Lead
 from ftsup.supervisor.lock import NodeLock
 from ftsup.supervisor.node import NodeSupervisor, Place
 
 _PR_SET_PDEATHSIG = 1
+SHAPES = (
+    *("SLURM_CPUS_PER_", "SLURM_TRES_PER_TASK", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GPUS_PER_TASK", "SLURM_DISTRIBUTION", "SLURM_HINT"),
+    *("SLURM_CPU_BIND", "SLURM_GPU_BIND", "SLURM_MEM_BIND", "SLURM_EXACT", "SLURM_EXCLUSIVE", "SLURM_THREADS_PER_CORE"),
+)
 
 
 def _config(run: RunDir) -> Config:
@@ -34,13 +41,39 @@ def _config(run: RunDir) -> Config:
         raise RunError(f"{run.config_json} cannot be read: {error}", hint="was it written by another version of ftsup?") from error
 
 
-def _job(environ: dict[str, str]) -> str:
+def _job(environ: Mapping[str, str]) -> str:
     """As scontrol takes it: an array task by its own name, since its bare id may mean the whole array."""
     array = environ.get("SLURM_ARRAY_JOB_ID")
     job = f"{array}_{environ['SLURM_ARRAY_TASK_ID']}" if array else environ.get("SLURM_JOB_ID", "")
     if not job:
-        raise RunError("this runs inside a Slurm job only: SLURM_JOB_ID is not set", hint="ftsup submit CONFIG starts a run")
+        raise RunError(
+            "there is no allocation here: SLURM_JOB_ID is not set",
+            hint="`salloc -N2` gives one, with a shell to type in; ftsup submit CONFIG needs none",
+        )
     return job
+
+
+def grant_of(environ: Mapping[str, str], *, foreground: bool) -> Grant:
+    """The allocation that this environment is of. RunError: there is none, or none that can be led."""
+    job = _job(environ)
+    if size := environ.get("SLURM_HET_SIZE"):
+        raise RunError(
+            f"job {job} is heterogeneous ({size} components, SLURM_HET_SIZE), and a run needs nodes of one kind in one",
+            hint="ask for all nodes in one component: without `:` between sets of options, without `#SBATCH hetjob`",
+        )
+    return Grant(
+        job=job,
+        restarts=int(environ.get("SLURM_RESTART_COUNT", "0")),
+        host=environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        nodes=expand(environ.get("SLURM_JOB_NODELIST", "")),
+        environ=dict(environ) if not foreground else _whole_nodes(environ),
+        foreground=foreground,
+    )
+
+
+def _whole_nodes(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without what srun would take as a wish for its tasks: an allocation of somebody's own may have been meant for many tasks a node."""
+    return {name: value for name, value in environ.items() if not name.startswith(SHAPES)}
 
 
 def read_env(run: RunDir) -> dict[str, str]:
@@ -58,21 +91,32 @@ def die_with_bash() -> None:
 
 @click.command(hidden=True)
 @click.argument("run", type=click.Path(path_type=Path))
-def lead(run: Path) -> int:
-    """Lead a run: started by its batch script."""
-    die_with_bash()
-    environ = dict(os.environ)
+@click.option("--foreground", is_flag=True, help="In an allocation of somebody's own: the terminal's signals are that person's.")
+def lead(run: Path, *, foreground: bool) -> int:
+    """Lead a run: started by its batch script, or by `ftsup run`."""
+    if not foreground:
+        die_with_bash()
     place = RunDir(run.resolve())
-    grant = Grant(
-        job=_job(environ),
-        restarts=int(environ.get("SLURM_RESTART_COUNT", "0")),
-        host=environ.get("SLURMD_NODENAME") or socket.gethostname(),
-        nodes=expand(environ.get("SLURM_JOB_NODELIST", "")),
-        environ=environ,
-    )
     config = _config(place)
-    local = LocalDir(config.local_base(environ), place.id, grant.job, "leader").claim()
+    try:
+        grant = grant_of(os.environ, foreground=foreground)
+    except RunError as error:
+        if "SLURM_JOB_ID" in os.environ:
+            _decide_against(place, config, dict(os.environ), why=error.message)
+        raise
+    local = LocalDir(config.local_base(grant.environ), place.id, grant.job, "leader").claim()
     return Lead(place, config, grant, BootClock(), local).run()
+
+
+def _decide_against(place: RunDir, config: Config, environ: dict[str, str], *, why: str) -> None:
+    """For the batch script: another try would find the same, and so would a requeue."""
+    job, restarts = _job(environ), int(environ.get("SLURM_RESTART_COUNT", "0"))
+    local = LocalDir(config.local_base(environ), place.id, job, "leader").claim()
+    local.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    text = msgspec.json.encode({"verdict": VerdictKind.STOP.value, "code": 1, "done": True, "reason": why}) + b"\n"
+    write_whole(local.root / f"decision.{restarts}.json", text)
+    place.decision(job, restarts).parent.mkdir(mode=0o700, exist_ok=True)
+    write_whole(place.decision(job, restarts), text)
 
 
 @click.command(hidden=True)
