@@ -66,8 +66,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held(self) -> bool:
-        """Pending until somebody releases it."""
-        return self.state is JobState.PENDING and "held" in self.reason.lower()
+        """Pending until somebody releases it; JobHoldMaxRequeue says it otherwise than the rest."""
+        return self.state is JobState.PENDING and any(word in self.reason.lower() for word in ("held", "jobhold"))
 
     @property
     def lives(self) -> bool:
@@ -127,6 +127,11 @@ class Slurm(Protocol):
 
     def show(self, job_id: str) -> Job:
         """The job as it is now, or as accounting says that it ended; GONE when Slurm answers that it does not know it (any more)."""
+
+    def queue(self) -> list[Job]:
+        """Every job of this user in one question, ended ones too while Slurm remembers them. Without `starts_in_s`, `excluded`,
+        exit codes and `requeueable`, which only `show` tells.
+        """
 
     def requeue(self, job_id: str) -> None:
         """Ask to requeue, only if it is running (`incomplete`). A 0 proves nothing: believe `show` afterwards."""

@@ -20,7 +20,8 @@ from ftsup.slurm.hostlist import compress, expand
 QUEUE_FORMAT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 INFO_FORMAT = "%9P %.5a %.10l %.6D %.6t %N"
 INFO_NODE_FORMAT = "%N %.6D %.9P %6t"
-_FIELD = re.compile(r"%(\.?)(\d*)([A-Za-z])")
+_FIELD = re.compile(r"%(\.?)(\d*)([A-Za-z]|\{\w+\})")
+_LONG = re.compile(r"(\w+)(?::(\.?)(\d*)(.*))?")
 
 Fields = Mapping[str, tuple[str, Callable[[JobRec], str]]]
 
@@ -80,15 +81,16 @@ def _shown(job: JobRec, given: Parsed, wanted: list[int]) -> bool:
 
 
 def _long_format(text: str) -> str:
-    """`JobID:.20,State` as letters."""
+    """`JobID:.20,State,Reason:|` as letters; what follows the size is printed as it is, and without a size a field is whole."""
     parts = []
     for item in text.split(","):
-        name, _, size = item.strip().partition(":")
-        letter = show.LONG_NAMES.get(name.lower())
-        if letter is None:
-            print(f"squeue: error: Invalid job format specification: {name}", file=sys.stderr)
+        found = _LONG.fullmatch(item.strip())
+        letter = show.LONG_NAMES.get(found[1].lower()) if found else None
+        if found is None or letter is None:
+            print(f"squeue: error: Invalid job format specification: {item.strip()}", file=sys.stderr)
             continue
-        parts.append(f"%{'.' if '.' in size else ''}{size.strip('.') or '20'}{letter}")
+        right, size, suffix = (part or "" for part in found.groups()[1:])
+        parts.append(f"%{right}{size or ('' if suffix else '20')}{letter}{suffix}")
     return "".join(parts)
 
 

@@ -195,6 +195,7 @@ def queue_fields(world: World, now: float) -> dict[str, tuple[str, Callable[[Job
         "e": ("END_TIME", lambda job: instant(_end(job), empty="N/A")),
         "F": ("ARRAY_JOB_ID", lambda job: str(job.job)),
         "i": ("JOBID", lambda job: str(job.job)),
+        "{restartcnt}": ("RESTARTCNT", lambda job: str(job.restarts)),
         "j": ("NAME", lambda job: job.name),
         "l": ("TIME_LIMIT", lambda job: "UNLIMITED" if job.limit_s is None else duration(job.limit_s, short=True)),
         "L": ("TIME_LEFT", lambda job: "UNLIMITED" if job.limit_s is None else duration(job.limit_s - run_s(job, now), short=True)),
@@ -222,6 +223,6 @@ LONG_NAMES = {
     "jobid": "i", "state": "T", "statecompact": "t", "reason": "r", "nodelist": "N", "reasonlist": "R", "name": "j", "username": "u",
     "timeused": "M", "timelimit": "l", "timeleft": "L", "numnodes": "D", "partition": "P", "starttime": "S", "endtime": "e",
     "submittime": "V", "account": "a", "qos": "q", "workdir": "Z", "batchhost": "B", "command": "o", "comment": "k",
-    "jobarrayid": "i", "arrayjobid": "F", "dependency": "E", "prioritylong": "Q",
+    "restartcnt": "{restartcnt}", "jobarrayid": "i", "arrayjobid": "F", "dependency": "E", "prioritylong": "Q",
 }  # fmt: skip
 """squeue -O's names for the same fields."""

@@ -20,6 +20,7 @@ from ftsup.slurm.keepout import KeptOut, keep_out
 RESULTS: dict[str, Any] = {
     "submit": str,
     "show": Job,
+    "queue": list[Job],
     "requeue": None,
     "cancel": None,
     "nodes": list[Node],

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from ftsup import proc
 from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
 from ftsup.ports import Job, JobState, Node, Partition
-from ftsup.slurm import accounting, hostlist, jobs
+from ftsup.slurm import accounting, hostlist, jobs, queue
 
 T = TypeVar("T")
 
@@ -123,6 +123,10 @@ class Commands:
             return job
         now = jobs.parse_as_of(self._scontrol("show", "config").out)
         return jobs.parse_job(done.out, wanted=job_id, now=now)
+
+    def queue(self) -> list[Job]:
+        """By squeue."""
+        return queue.parse_queue(self._call(list(queue.ARGV)).out)
 
     def requeue(self, job_id: str) -> None:
         """Only what runs: a plain requeue would bring a cancelled job back."""

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ftsup.errors import Refused, Unavailable
 from ftsup.ports import Job, JobState, Node, NodeState, Partition
 from ftsup.slurm.commands import SOON_S, scrubbed
@@ -45,6 +47,8 @@ class Record:
     wanted: tuple[str, ...] = ()
     state: JobState = JobState.PENDING
     held: bool = False
+    why: str = ""
+    """Slurm's reason while it waits, where a test wants another one."""
     restarts: int = 0
     nodes: tuple[str, ...] = ()
     started_s: float = 0.0
@@ -158,7 +162,7 @@ class FakeSlurm:
             return Job(job_id=job_id, state=JobState.GONE)
         active = record.state is JobState.RUNNING
         waits = record.eligible_s > self.now_s and record.restarts > 0
-        reason = "JobHeldUser" if record.held else "BeginTime" if waits else ""
+        reason = record.why or ("JobHeldUser" if record.held else "BeginTime" if waits else "")
         pending = record.state is JobState.PENDING and not record.completing
         return Job(
             job_id=job_id,
@@ -179,6 +183,11 @@ class FakeSlurm:
             name=record.name,
             partition="main",
         )
+
+    def queue(self) -> list[Job]:
+        """As squeue shows them."""
+        left_out = {"starts_in_s": None, "excluded": (), "exit_code": None, "exit_signal": None, "requeueable": True}
+        return [replace(self.show(job_id), **left_out) for job_id in self.jobs]
 
     def requeue(self, job_id: str) -> None:
         """`scontrol requeue incomplete`."""
@@ -241,7 +250,9 @@ class FakeSlurm:
         record = self._known(job_id)
         if record.state in FINISHED:
             raise Refused(f"scontrol release: Job has already finished for job {job_id}")
-        record.held = False
+        if "MaxRequeue" in record.why:
+            raise Refused(f"scontrol release: Access/permission denied for job {job_id}")
+        record.held, record.why = False, ""
 
     def start_now(self, job_id: str) -> None:
         """Refused while COMPLETING."""

@@ -150,6 +150,10 @@ class PySlurm:
         """By sbatch: the script's own lines are its language."""
         return self._commands.submit(script, args=args, env=env, test_only=test_only)
 
+    def queue(self) -> list[Job]:
+        """By squeue, which lists one user's."""
+        return self._commands.queue()
+
     def requeue(self, job_id: str) -> None:
         """By scontrol, which has `incomplete`."""
         self._commands.requeue(job_id)

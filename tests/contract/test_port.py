@@ -34,6 +34,28 @@ def test_an_unknown_job_is_gone(rig):
     assert rig.slurm.show("4000000").state is JobState.GONE
 
 
+def test_the_queue_shows_every_job_of_the_user_as_it_is(rig):
+    """One question for all: what waits, what runs, what was requeued, and what ended a moment ago."""
+    waits, runs, again, ended = rig.submit("--hold"), rig.start("-N2", "--job-name=a | b", "--time=10"), rig.requeued(), rig.start()
+    rig.finish(ended, exit_code=3)
+    rig.until(ended, over)
+    rows = {row.job_id: row for row in rig.slurm.queue()}
+    assert (rows[waits].held, rows[waits].nodes, rows[waits].batch_host) == (True, (), "")
+    now = rows[runs]
+    assert (now.state, now.name, now.num_nodes, len(now.nodes), now.restarts) == (JobState.RUNNING, "a | b", 2, 2, 0)
+    assert (now.batch_host, now.limit_s, now.run_s < 60) == (now.nodes[0], 600, True)
+    assert (pending(rows[again]), rows[again].restarts) == (True, 1)
+    assert rows[ended].state is JobState.FAILED
+
+
+def test_the_queue_shows_what_completes(rig):
+    job = rig.start(SLOW)
+    rig.slurm.requeue(job)
+    rig.until(job, completing)
+    (row,) = [row for row in rig.slurm.queue() if row.job_id == job]
+    assert (row.completing, row.restarts) == (True, 1)
+
+
 def test_requests_about_an_unknown_job_are_refused(rig):
     for request in (
         lambda: rig.slurm.requeue("4000000"),

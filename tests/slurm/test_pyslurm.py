@@ -205,7 +205,7 @@ def test_whatever_changes_something_goes_by_command(tmp_path):
 
 def test_it_has_the_whole_port():
     operations = [name for name, member in inspect.getmembers(Slurm, inspect.isfunction) if not name.startswith("_")]
-    assert len(operations) == 11
+    assert len(operations) == 12
     for name in operations:
         assert inspect.signature(getattr(PySlurm, name)) == inspect.signature(getattr(Slurm, name)), name
 
