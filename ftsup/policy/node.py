@@ -124,6 +124,8 @@ class ChildEnded(Happening, frozen=True, kw_only=True):
     code: int
     signal: str = ""
     """What ended it, if a signal did."""
+    killed: str = ""
+    """What the kernel killed for memory meanwhile."""
     ended: tuple[Fault, ...] = ()
     """All that is known of its ranks' ends."""
 
@@ -467,8 +469,10 @@ def _child_ended(state: State, happening: ChildEnded, _rules: Rules) -> Change:
     ended = tuple(newer.pop(fault.rank, fault) for fault in state.ended) + tuple(newer.values())
     was = state.stage
     if was is Stage.RUNNING and happening.code < 0:  # not by us: its ranks, which die with it, are not to blame
-        name = happening.signal or "a signal"
-        ended += (Fault(how=How.TORCHRUN, node=state.node, code=happening.code, signal=name, error=f"was ended by {name}"),)
+        name, killed = happening.signal or "a signal", happening.killed
+        error = f"was ended by {name}" + (f": {killed}" if killed else "")
+        kind = ev.Kind.HOST_MEMORY if killed else None
+        ended += (Fault(how=How.TORCHRUN, node=state.node, code=happening.code, signal=name, error=error, kind=kind),)
     state = replace(state, stage=Stage.ENDING, code=happening.code, ended=ended)
     return state, (EndChild(grace_s=SWEEP_GRACE_S),) if was is Stage.RUNNING else ()
 

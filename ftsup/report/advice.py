@@ -111,7 +111,8 @@ def _memory(facts: Facts) -> Advice | None:
     if not found:
         return None
     gpu = found[-1].kind is Kind.GPU_MEMORY
-    who = f"rank {found[-1].rank} on {found[-1].node}"
+    rank, node = found[-1].rank, found[-1].node
+    who = f"the launcher on {node}" if rank is None else f"rank {rank} on {node}"
     if gpu:
         return _say(
             f"{who} ran out of GPU memory ({count(len(found), 'incident')} of memory): a smaller batch, or less fragmentation (env)"

@@ -289,8 +289,9 @@ class NodeSupervisor:
             fault = launch.start_fault(self.place.node, code, err)
             ended = (fault,) if fault else ()
         name = exits.signal_name(-code) if code < 0 else ""
+        killed = self.reports.killed() if self.reports and code == -signal.SIGKILL else ""
         self._hear(now, final=True)
-        self._happen(machine.ChildEnded(t=now, code=code, signal=name, ended=self._explained(ended)))
+        self._happen(machine.ChildEnded(t=now, code=code, signal=name, killed=killed, ended=self._explained(ended)))
 
     def _child_gone(self, gone: children.Gone, now: float) -> None:
         self.child = None

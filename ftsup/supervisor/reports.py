@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ftsup.events import Fault, How, Kind
 from ftsup.monitors import memory
 from ftsup.monitors.errorfiles import ErrorFiles
+from ftsup.monitors.memory import Memory
 from ftsup.policy.reports import Acts, Report, explained
 
 RECENT_S = 120.0
@@ -21,12 +24,12 @@ _ORDER = tuple(Acts)
 class Reports:
     """One attempt's."""
 
-    def __init__(self, out: Path, *, node: str, ranks: tuple[int, ...], oom_kills: Callable[[], int] = memory.oom_kills) -> None:
+    def __init__(self, out: Path, *, node: str, ranks: tuple[int, ...], look: Callable[[], Memory] = memory.look) -> None:
         self.node = node
         self._files = ErrorFiles(out, node=node, ranks=ranks)
         self._recent: dict[tuple[int | None, str], tuple[float, Report]] = {}
-        self._oom_kills = oom_kills
-        self._killed = oom_kills()
+        self._look_at_memory = look
+        self._memory = look()
 
     def look(self, now: float, *, final: bool = False) -> tuple[Report, ...]:
         """What is new."""
@@ -43,13 +46,15 @@ class Reports:
         return tuple(self._explain(end, [report for _, report in reports]) for end in ends)
 
     def _explain(self, end: Fault, reports: list[Report]) -> Fault:
-        for report in reports:
-            if report.fault.rank in {end.rank, None}:
-                told = explained(end, report.fault)
-                if told is not end:
-                    return told
-        if end.how is How.SIGNAL and end.signal == "SIGKILL" and self._oom_kills() > self._killed:
-            return explained(
-                end, Fault(how=How.SIGNAL, node=self.node, kind=Kind.HOST_MEMORY, error="out of host memory (the kernel's OOM killer)")
-            )
-        return end
+        mine = (explained(end, report.fault) for report in reports if report.fault.rank in {end.rank, None})
+        told = next((told for told in mine if told is not end), end)
+        killed = self.killed() if end.signal == "SIGKILL" or told.kind is Kind.HOST_MEMORY else ""
+        if not killed:
+            return told
+        if told.kind is Kind.HOST_MEMORY:  # a data loader's end, Slurm's own word: the numbers are the kernel's
+            return replace(told, error=f"{told.error}; {killed}")
+        return explained(told, Fault(how=How.SIGNAL, node=self.node, kind=Kind.HOST_MEMORY, error=killed))
+
+    def killed(self) -> str:
+        """What the kernel killed for memory since the attempt began, in words; empty: nothing."""
+        return memory.killed(self._memory, self._look_at_memory())

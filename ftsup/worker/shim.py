@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
+_OOM_SCORE_ADJ = 600
+"""torchrun has 500, supervisors what Slurm gave them."""
 _RUNPY = os.path.join(os.path.dirname(os.__file__), "runpy.py")
 
 
@@ -43,6 +45,7 @@ def main(argv: Sequence[str], rank: Rank) -> None:
     number = int(os.environ.get("RANK", "0"))
     beats = os.environ.get(places.BEATS)
     _die_with_parent()
+    _be_taken_first()
     out_dir = os.environ.get(places.OUT_DIR)
     if out_dir:
         _send_output_to(out_dir, number)
@@ -75,6 +78,18 @@ def _die_with_parent() -> None:
         prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if os.getppid() in (1, int(supervisor)):  # it died before we could ask: we are an orphan, adopted
         os.kill(os.getpid(), _SIGKILL)
+
+
+def _be_taken_first() -> None:
+    """Where memory ends, the kernel takes a rank, and not torchrun, which may be larger and has to tell how its ranks ended."""
+    if os.environ.get(places.SUPERVISOR) is None:
+        return
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            if int(file.read()) < _OOM_SCORE_ADJ:
+                file.write(str(_OOM_SCORE_ADJ))
+    except (OSError, ValueError):
+        pass
 
 
 def _send_output_to(out_dir: str, number: int) -> None:

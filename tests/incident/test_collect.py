@@ -14,7 +14,7 @@ import pytest
 
 from ftsup.events import Fault, How
 from ftsup.incident.collect import Job, collect
-from ftsup.monitors import procs
+from ftsup.monitors import memory, procs
 from ftsup.supervisor.clock import BootClock
 from ftsup.worker import beatfile, counters, places
 
@@ -146,6 +146,7 @@ def test_nothing_there_is_evidence_as_well(node):
     told = json.loads((node.folder / "node.json").read_text())
     assert told["ranks"] == []
     assert told["facts"]["/proc/loadavg"]
+    assert memory.facts().keys() <= told["facts"].keys()
 
 
 def test_it_is_a_program_that_prints_its_faults(node):

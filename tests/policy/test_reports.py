@@ -320,9 +320,9 @@ def test_a_lost_peer_beats_no_cause(report: Fault, other: Fault) -> None:
         ),
         (
             {"how": How.SIGNAL, "signal": "SIGKILL"},
-            Fault(how=How.SIGNAL, node="n1", kind=Kind.HOST_MEMORY, error="out of host memory", line="x"),
+            Fault(how=How.SIGNAL, node="n1", kind=Kind.HOST_MEMORY, error="out of memory on host", line="x"),
             How.SIGNAL,
-            "rank 3 on n1 was ended by SIGKILL at step 9: out of host memory",
+            "rank 3 on n1 was ended by SIGKILL at step 9: out of memory on host",
         ),
         (
             {"how": How.EXIT, "code": 1},

@@ -70,6 +70,7 @@ def test_memory_that_ran_out() -> None:
     gpu, host = (fault(How.EXCEPTION, kind=kind) for kind in (Kind.GPU_MEMORY, Kind.HOST_MEMORY))
     assert "rank 0 on n1 ran out of GPU memory (1 incident of memory)" in said(incident(1, gpu))["memory"].text
     assert said(incident(1, host))["memory"].key == "slurm.mem"
+    assert "the launcher on n1 ran out of host memory" in said(incident(1, replace(host, rank=None)))["memory"].text
     assert "memory" not in said(incident(1, fault(How.EXCEPTION)))
 
 

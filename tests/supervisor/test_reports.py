@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ftsup.events import Fault, How, Kind
+from ftsup.monitors.memory import Memory
 from ftsup.supervisor.reports import RECENT_S, Reports
 
 DATA = Path(__file__).parents[1] / "data" / "errorfiles" / "lines.txt"
@@ -65,15 +67,32 @@ def test_slurms_word_of_memory_explains_whoever_was_killed(reports: Reports, tmp
     reports.look(1.0)
     killed, aborted = reports.explain([died(signal="SIGKILL"), died(rank=2, signal="SIGSEGV")])
     assert (killed.signal, killed.kind) == ("SIGKILL", Kind.HOST_MEMORY)
-    assert killed.error.startswith("out of host memory (Detected ")
+    assert killed.error.startswith("out of memory on host (Detected ")
     assert aborted == died(rank=2, signal="SIGSEGV")
 
 
+def counting(*kills: int) -> Callable[[], Memory]:
+    """The kernel's count, look by look."""
+    row = iter(kills)
+    return lambda: Memory(kills=next(row), counter="memory.events", limit_bytes=1 << 30, peak_bytes=1 << 30)
+
+
 def test_the_kernels_count_explains_a_kill_and_no_other_end(tmp_path: Path) -> None:
-    kills = iter([4, 5, 5, 4])
-    reports = Reports(tmp_path, node="n1", ranks=(2, 3), oom_kills=lambda: next(kills))
+    reports = Reports(tmp_path, node="n1", ranks=(2, 3), look=counting(4, 5, 5, 4))
     killed, other = reports.explain([died(signal="SIGKILL"), died()])
-    assert (killed.kind, killed.how) == (Kind.HOST_MEMORY, How.SIGNAL)
+    assert (killed.kind, killed.how, killed.signal) == (Kind.HOST_MEMORY, How.SIGNAL, "SIGKILL")
+    assert killed.error == (
+        "out of memory on host: the kernel killed 1 process of the job here (memory.events: oom_kill 4 -> 5); "
+        "limit 1GiB (slurm.mem), peak 1GiB"
+    )
     assert other == died()
     assert reports.explain([died(signal="SIGKILL")]) != (died(signal="SIGKILL"),)
     assert reports.explain([died(signal="SIGKILL")]) == (died(signal="SIGKILL"),)
+
+
+def test_an_end_that_is_known_to_be_of_memory_gets_the_kernels_numbers(tmp_path: Path) -> None:
+    text = "DataLoader worker (pid 7) is killed by signal: Killed."
+    loader = Fault(how=How.EXCEPTION, node="n1", rank=3, kind=Kind.HOST_MEMORY, error=text)
+    (told,) = Reports(tmp_path, node="n1", ranks=(3,), look=counting(0, 2)).explain([loader])
+    assert (told.how, told.error.startswith(f"{text}; out of memory on host: the kernel killed 2 processes")) == (How.EXCEPTION, True)
+    assert Reports(tmp_path, node="n1", ranks=(3,), look=counting(0, 0)).explain([loader]) == (loader,), "a MemoryError, killed by nobody"

@@ -11,6 +11,7 @@ import pytest
 from ftsup.monitors import exits, procs
 from ftsup.worker import beatfile, places
 from ftsup.worker.beatfile import Phase
+from tests.worker.conftest import PYTHON
 
 FAKE_TORCH = """
 hooks = []
@@ -391,6 +392,22 @@ def test_a_rank_that_is_already_an_orphan_does_not_start(bench):
     bench.write("train.py", "print('up', flush=True)")
     run = bench.shim("train.py", env={"FTSUP_SUPERVISOR": str(os.getpid())})  # its parent, as after an adoption
     assert (run.returncode, run.stdout) == (-signal.SIGKILL, "")
+
+
+@pytest.mark.parametrize("before", ["", "echo 500 > /proc/self/oom_score_adj; ", "echo 900 > /proc/self/oom_score_adj; "])
+def test_the_kernel_takes_a_rank_before_its_launcher(bench, before):
+    bench.write("train.py", "print(open('/proc/self/oom_score_adj').read())")
+    bench.write("launch.py", "import os, sys\nos.execvp('sh', ['sh', '-c', sys.argv[1]])")
+    code = f"{before}{PYTHON} -m ftsup_worker train.py; cat /proc/$$/oom_score_adj"
+    launcher = bench.start("launch.py", code, env={"FTSUP_SUPERVISOR": str(os.getpid())})
+    rank, own = (int(line) for line in launcher.communicate(timeout=50)[0].split())
+    assert rank == max(own, 600)
+    assert not before or f"echo {own} " in before
+
+
+def test_without_a_supervisor_nobody_offers_itself(bench):
+    bench.write("train.py", "print(open('/proc/self/oom_score_adj').read())")
+    assert bench.shim("train.py").stdout == bench.plain("train.py").stdout
 
 
 # The real torch -------------------------------------------------------------------------------------------------------
