@@ -1,8 +1,9 @@
 """A training script without torch that can save on request, in the way that its argument names; `control/finish` ends it.
 
-asks: asked() in the loop. handler: its own handler of SIGUSR1 saves and exits with code 3. flag: its handler sets a flag, at which the loop
-saves and goes on. late: the same for SIGUSR2, and the loop looks at its flag every 20 steps. deaf: neither.
-Each save is a line in `saves`: rank, step, where it happened.
+asks: asked() in the loop. Its own handler of SIGUSR1 (of SIGUSR2, where the way begins with "2"): handler saves and exits with code 3; text
+with a message; hard by os._exit(7); flag sets a flag, at which the loop saves and goes on; late looks at its flag every 20 steps; later does
+so as well, and leaves with code 5. deaf: neither. More words: `step=` and `save=` say how long these take, `start=` what comes before the
+first step. `control/hang.<rank>`: that rank stands still, once. Each save is a line in `saves`: rank, step, where it happened, when.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import threading
 import time
 from pathlib import Path
 
-from ftsup_worker import asked, beat, saved
+from ftsup_worker import asked, beat, phase, saved
 
 WAY, RANK = sys.argv[1], int(os.environ["RANK"])
+KIND = WAY.removeprefix("2")
+TIMES = {name: float(value) for name, is_time, value in (word.partition("=") for word in sys.argv[2:]) if is_time}
 STEP = 0
 FLAG = False
 
@@ -25,6 +28,8 @@ FLAG = False
 def save(where: str) -> None:
     """One write, so that lines of several ranks stay whole."""
     assert threading.current_thread() is threading.main_thread()
+    with phase("checkpoint"):
+        time.sleep(TIMES.get("save", 0.0))
     if RANK == 0:
         folder = Path(f"ckpt/step{STEP:06}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +42,9 @@ def save(where: str) -> None:
 
 def save_and_exit(_number: int, _frame: object) -> None:
     save("handler")
-    sys.exit(3)
+    if KIND == "hard":
+        os._exit(7)
+    sys.exit("saved because of the signal" if KIND == "text" else 3)
 
 
 def set_flag(_number: int, _frame: object) -> None:
@@ -45,22 +52,34 @@ def set_flag(_number: int, _frame: object) -> None:
     FLAG = True
 
 
+def hang() -> None:
+    """Stand still, if somebody wants it."""
+    wanted = Path(f"control/hang.{RANK}")
+    if wanted.exists():
+        wanted.unlink()
+        time.sleep(3600)
+
+
 def main() -> None:
     global STEP, FLAG  # noqa: PLW0603
     if "--resume" in sys.argv:
         STEP = json.loads(Path(sys.argv[-1], "state.json").read_text())["step"]
-    if WAY in {"handler", "flag", "late"}:
-        number = signal.SIGUSR2 if WAY == "late" else signal.SIGUSR1
-        signal.signal(number, save_and_exit if WAY == "handler" else set_flag)
+    if KIND not in {"asks", "deaf"}:
+        number = signal.SIGUSR2 if WAY.startswith("2") else signal.SIGUSR1
+        signal.signal(number, save_and_exit if KIND in {"handler", "text", "hard"} else set_flag)
+    time.sleep(TIMES.get("start", 0.0))
     while not Path("control/finish").exists():
-        time.sleep(0.05)
+        time.sleep(TIMES.get("step", 0.05))
         STEP += 1
         beat(step=STEP)
-        if WAY == "asks" and asked():
+        hang()
+        if KIND == "asks" and asked():
             save("asked")
-        elif FLAG and (WAY == "flag" or STEP % 20 == 0):
-            save(WAY)
+        elif FLAG and (KIND == "flag" or STEP % 20 == 0):
+            save(KIND)
             FLAG = False
+            if KIND == "later":
+                sys.exit(5)
 
 
 main()

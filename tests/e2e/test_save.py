@@ -48,11 +48,11 @@ def check_saved(run, where: str) -> int:
     return step
 
 
-@pytest.mark.parametrize("proctrack, ways", [("cgroup", ("asks", "handler", "flag")), ("linuxproc", ("handler", "late"))])
+@pytest.mark.parametrize("proctrack, ways", [("cgroup", ("asks", "handler", "flag")), ("linuxproc", ("handler", "2late"))])
 def test_a_warning_is_a_save_on_every_rank_at_one_step_once_and_a_requeue(tmp_path, proctrack: str, ways: tuple[str, ...]) -> None:
     """Jobs beside each other, for several kinds of scripts. What saved and left, with code 3, has saved."""
     with mock_site(tmp_path, nodes=len(ways) + 1, proctrack=proctrack) as site:
-        slurm = {"handler": {"nodes": 2}, "late": {"signal": "SIGUSR2@30"}}
+        slurm = {"handler": {"nodes": 2}, "2late": {"signal": "SIGUSR2@30"}}
         runs = {way: submit(site, way, way, slurm=slurm.get(way, {})) for way in ways}
         for run in runs.values():
             run.until_trains()
@@ -68,9 +68,9 @@ def test_a_warning_is_a_save_on_every_rank_at_one_step_once_and_a_requeue(tmp_pa
 
         runs["handler"].until(requeued)
         for way, run in runs.items():
-            step = check_saved(run, {"asks": "asked"}.get(way, way))
+            step = check_saved(run, {"asks": "asked", "2late": "late"}.get(way, way))
             assert run.orders(ev.Decide)[0].verdict.reason == f"the time limit is near, and training is saved at step {step}: requeue"
-            assert (way == "late") <= (step % 20 == 0)
+            assert (way == "2late") <= (step % 20 == 0)
             run.finish()
             if (proctrack, way) != ("cgroup", "handler"):  # the next grants are all the same
                 site.ftsup("cancel", cwd=run.work)

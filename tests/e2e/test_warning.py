@@ -1,0 +1,54 @@
+"""The warning on the mock: each form of it, each moment, each kind of script, beside each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import warned
+from tests.e2e.harness import Site, mock_site
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+LEAD_S = 30
+KILL_WAIT_S = 10
+AT_ONCE = 20
+"""Stories beside each other would be too much for a small machine: so many seeds, in batches."""
+BATCH = 4
+
+
+def tell(site: Site, cases: list[warned.Case]) -> None:
+    """Submit all, bring each to its moment, warn it, and see what becomes of it."""
+    runs = [(case, warned.submit(site, case, lead_s=LEAD_S)) for case in cases]
+    for case, run in runs:
+        warned.reach(run, case)
+        warned.limit(run, LEAD_S + {"early": 61, "start": 6, "slow": 1}.get(case.moment, 1))
+        if case.moment in {"early", "twice"}:
+            warned.signal(run, case)
+    for case, run in runs:
+        run.until(lambda run=run: warned.requeue_line(run))
+        step = warned.check(run, case, kill_wait_s=KILL_WAIT_S)
+        if case.moment != "save" or step is not None:
+            warned.check_resumed(run, step)
+        site.ftsup("cancel", cwd=run.work)
+
+
+def nodes(cases: list[warned.Case]) -> int:
+    return sum(case.nodes for case in cases)
+
+
+@pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
+def test_each_form_of_the_warning(tmp_path, proctrack: str) -> None:
+    """To the steps, to the batch script, another signal, and none at all."""
+    ways = ("handler", "asks", "flag", "hard")
+    cases = [warned.Case(way=way, form=form) for way, form in zip(ways, warned.FORMS, strict=True)]
+    with mock_site(tmp_path, nodes=nodes(cases), proctrack=proctrack) as site:
+        tell(site, cases)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
+@pytest.mark.parametrize("first", range(0, AT_ONCE, BATCH))
+def test_any_script_warned_in_any_moment(tmp_path, first: int, proctrack: str) -> None:
+    cases = [warned.draw(seed + AT_ONCE * (proctrack == "cgroup")) for seed in range(first, first + BATCH)]
+    with mock_site(tmp_path, nodes=nodes(cases), proctrack=proctrack) as site:
+        tell(site, cases)

@@ -1,0 +1,168 @@
+"""Stories of the warning, drawn by seed, for a mock and a real Slurm: what is trained, how it is warned, and in which moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from ftsup import events as ev
+from ftsup.events import Ask, VerdictKind
+from tests.e2e.harness import Run, Site, merged
+
+SCRIPT = Path(__file__).parent / "saver.py"
+WAYS = {"asks": "asked", "handler": "handler", "text": "handler", "hard": "handler", "flag": "flag", "late": "late", "later": "later"}
+"""How a script saves -> what its line in `saves` says."""
+SHAPES = ((1, 2), (1, 4), (2, 1), (2, 2), (2, 3), (2, 4), (4, 1), (4, 2))
+STEPS_S = (0.005, 0.05, 0.3, 2.0)
+FORMS = ("SIGUSR1", "B:SIGUSR1", "SIGUSR2", "none")
+MOMENTS = ("steady", "early", "twice", "start", "save", "hang", "restart", "slow")
+UNTOLD = frozenset({"hang", "slow"})
+"""Moments in which nothing can be saved to the end."""
+MARGIN_S = 3.0
+SOON_S = 12.0
+"""From the last rank's save to the requeue: one question to Slurm, one decision on disk, on a machine that does more than that."""
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One story."""
+
+    way: str = "asks"
+    form: str = "SIGUSR1"
+    nodes: int = 1
+    ranks: int = 2
+    """Of each node."""
+    step_s: float = 0.05
+    moment: str = "steady"
+
+    @property
+    def name(self) -> str:
+        """For its folder."""
+        return f"{self.way}-{self.moment}-{self.form.replace(':', '')}-{self.nodes}x{self.ranks}"
+
+    def config(self, *, lead_s: int) -> dict[str, Any]:
+        """What is submitted."""
+        way = f"2{self.way}" if self.form == "SIGUSR2" and self.way not in {"asks", "deaf"} else self.way
+        save_s = {"save": 2.0, "slow": 600.0}.get(self.moment, 0.0)
+        start_s = 6.0 if self.moment == "start" else 0.0
+        return {
+            "command": [str(SCRIPT), way, f"step={self.step_s}", f"save={save_s}", f"start={start_s}"],
+            "slurm": {"nodes": self.nodes, "signal": f"{self.form}@{lead_s}"},
+            "workers_per_node": self.ranks,
+            "waits": {"end_margin": f"{MARGIN_S}s", "ask": "2s"},
+            "checkpoint": {"pattern": "step*", "complete": "complete"} | ({"every": "4s"} if self.moment == "save" else {}),
+            "hang": {"step": "10s"},
+        }
+
+
+def draw(seed: int) -> Case:
+    """A story."""
+    dice = Random(seed)
+    moment, (nodes, ranks) = MOMENTS[seed % len(MOMENTS)], dice.choice(SHAPES)
+    way = "asks" if moment in {"save", "slow"} else dice.choice([*WAYS, "deaf"])
+    steps = STEPS_S[:-1] if way in {"late", "later"} else STEPS_S
+    form = dice.choice(FORMS[:-1] if moment in {"early", "twice"} else FORMS)
+    return Case(way=way, form=form, nodes=nodes, ranks=ranks, step_s=dice.choice(steps), moment=moment)
+
+
+def submit(site: Site, case: Case, *, lead_s: int, **more: object) -> Run:
+    """It is on its way."""
+    return site.submit(case.name, **merged(case.config(lead_s=lead_s), more))
+
+
+def saves(run: Run) -> list[tuple[int, int, str]]:
+    """Rank, step and place of each save."""
+    path = run.work / "saves"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(int(rank), int(step), where) for rank, step, where, _ in map(str.split, lines)]
+
+
+def limit(run: Run, left_s: int) -> None:
+    """So much time is left from now; on a mock whose unit of time is a second."""
+    limit_s = int(run.show().run_s) + left_s
+    run.site.run("scontrol", "update", f"JobId={run.job}", f"TimeLimit=0:{limit_s // 60}:{limit_s % 60}")
+
+
+def signal(run: Run, case: Case) -> None:
+    """Slurm's warning now, to whom it would send it."""
+    name = "USR2" if case.form == "SIGUSR2" else "USR1"
+    run.site.run("scancel", *(["--batch"] if case.form.startswith("B:") else []), f"--signal={name}", run.job)
+
+
+def reach(run: Run, case: Case) -> None:
+    """Come to the moment."""
+    if case.moment == "start":
+        run.until(lambda: run.events(ev.Launched))
+        return
+    run.until_trains(more=2)
+    if case.moment == "save":
+        committed = lambda: [order.save for order in run.orders(ev.AskRanks) if order.ask is Ask.COMMIT]  # noqa: E731
+        known = len(run.events(ev.SaveOver))
+        run.until(lambda: committed() and len(run.events(ev.SaveOver)) >= known and max(committed()) > _through(run))
+    elif case.moment == "hang":
+        (run.work / "control" / "hang.1").touch()
+    elif case.moment == "restart":
+        run.rank(1).kill()
+
+
+def _through(run: Run) -> int:
+    return max((event.save for event in run.events(ev.SaveOver)), default=0)
+
+
+def requeue_line(run: Run) -> Any:
+    """The line with the first requeue, or nothing yet."""
+    return next((line for line in run.lines() if any(isinstance(order, ev.Requeue) for order in line.orders)), None)
+
+
+def end_s(run: Run) -> float:
+    """The limit as Slurm said it last before the requeue, on the leader's clock."""
+    line = requeue_line(run)
+    said = [event for event in run.events(ev.SlurmSaid) if event.t <= line.event.t and event.left_s is not None]
+    return float(said[-1].t + said[-1].left_s)
+
+
+def check(run: Run, case: Case, *, kill_wait_s: float, margin_s: float = MARGIN_S) -> int | None:
+    """It was asked to be requeued, at the right time, with what could be saved; the step of that save."""
+    line = requeue_line(run)
+    first = next(order.verdict for order in run.orders(ev.Decide))
+    assert first.kind is VerdictKind.REQUEUE, run.story()
+    latest_t = end_s(run) - kill_wait_s - margin_s
+    assert line.event.t <= latest_t + 8.0, (line.event.t - latest_t, run.story())
+    if case.moment not in {"hang", "restart"}:
+        assert run.incidents() == [], run.story()
+        assert run.launches() == [ev.Epoch(1, 1)], run.story()
+    if case.way == "deaf":
+        assert not [order for order in run.orders(ev.AskRanks) if order.ask is not Ask.COUNT], run.story()
+    if case.way == "deaf" or case.moment in UNTOLD:
+        assert saves(run) == []
+        if case.moment != "hang":
+            assert line.event.t >= latest_t - 8.0, (line.event.t - latest_t, run.story())
+        return None
+    if "training is saved" not in first.reason:  # it may also be warned in the middle of the incident
+        assert case.moment == "restart", run.story()
+        return None
+    return _check_saved(run, case, line, first.reason)
+
+
+def _check_saved(run: Run, case: Case, line: Any, reason: str) -> int:
+    newest = max(step for _, step, _ in saves(run))
+    found = [one for one in saves(run) if one[1] == newest]
+    every = range(case.nodes * case.ranks)
+    assert sorted(rank for rank, _, _ in found) == list(every), (saves(run), run.story())
+    assert {where for _, _, where in found} == {WAYS[case.way]}
+    assert len(saves(run)) == len(found) or case.moment == "save", (saves(run), run.story())
+    assert reason == f"the time limit is near, and training is saved at step {newest}: requeue"
+    over_t = max(event.t for event in (*run.events(ev.SaveOver), *run.events(ev.AttemptOver)) if event.t <= line.event.t)
+    assert line.event.t - over_t <= SOON_S, run.story()
+    return newest
+
+
+def check_resumed(run: Run, step: int | None) -> None:
+    """The next grant goes on from that step."""
+    run.until(lambda: any(event.epoch.grant == 2 for event in run.events(ev.CheckpointPicked)))
+    picked = next(event for event in run.events(ev.CheckpointPicked) if event.epoch.grant == 2)
+    assert picked.step == step, run.story()
+    if step is not None:
+        run.until(lambda: any(event.step == step for event in run.events(ev.Sealed)))
