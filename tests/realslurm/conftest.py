@@ -20,7 +20,7 @@ def own_site(request):
     with contextlib.ExitStack() as stack:
 
         def make(plan: cluster.Plan):
-            if why := cluster.why_not(plan.proctrack):
+            if why := cluster.why_not(plan.proctrack, accounting=plan.accounting):
                 pytest.skip(f"real Slurm: {why}")
             made = stack.enter_context(cluster.own(plan))
             return stack.enter_context(real_site(made, request.node.name))
