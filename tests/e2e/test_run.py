@@ -69,7 +69,7 @@ def test_ctrl_c_saves_where_the_script_can_and_a_second_one_ends_at_once(site) -
         site, "-N1", "--time=9", name="asks", command=[str(SAVER), "asks"], checkpoint={"pattern": "step*", "complete": "complete"}
     )
     stubborn = own_job(site, "-N1", "--time=9", name="stubborn", setup="export SET_UP=yes")
-    asks.until_trains()
+    asks.until(lambda: any(event.phase == "step" for event in asks.events(ev.Progressed)))  # the leader has heard that it trains
     asks.leader().send_signal(signal.SIGINT)
     asks.until_over()
     assert (asks.work / "code").read_text().split() == ["0"]
