@@ -1,13 +1,18 @@
-"""What a run of the contract suite proved where, as a page: `pytest tests/contract --proven docs/slurm.md`.
+"""What runs of the contract suite proved where, as a page: `pytest tests/contract --proven docs/slurm.md`.
 
-One row for each test (its name is the sentence), one column for each world. A word stands only where a test of this very run passed,
+A run writes what it proved beside the page (`proven/<version of Slurm>.json`), and the page anew from all that lies there: so runs on
+machines with other Slurms add their columns (`python -m tests.contract.proven docs/slurm.md` after their files were copied).
+One row for each test (its name is the sentence), one column for each world. A word stands only where a test of a run passed,
 failed or was left out; a world that was left out altogether says why below. It knows nothing of what the tests do.
 """
 
 from __future__ import annotations
 
+import platform
 import re
+import sys
 from collections import Counter
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -29,9 +34,12 @@ HEADINGS = {
 }
 INTRO = """# What was proven about Slurm, and where
 
-This page is written by the contract suite itself (`{how}`): a cell says `yes` where the test of that name passed in that world in the
-run that wrote the page. `-`: the test is not about that world.
+This page is written by the contract suite itself (`{how}`): a cell says `yes` where the test of that name passed in that world, in the
+newest run on a machine with that Slurm. `-`: the test is not about that world, or was not there yet.
 """
+HOW = "make contract"
+SAME_EVERYWHERE = ("fake", "mock", "mock-cgroup")
+"""Worlds that need no Slurm."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,29 +65,64 @@ def world_of(nodeid: str) -> tuple[str, str, str] | None:
     return found[1], found[2] + (f" ({rest})" if rest else ""), worlds[0]
 
 
-def page(proofs: list[Proof], *, version: str, how: str) -> str:
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: on which Slurm, when, under which Python, and what it proved."""
+
+    version: str
+    day: str
+    python: str
+    proofs: tuple[Proof, ...]
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A world, on one version of Slurm where that matters."""
+
+    place: int
+    version: str
+    world: str
+
+    @property
+    def title(self) -> str:
+        """What stands above it."""
+        return WORLDS[self.world].format(self.version)
+
+
+def page(sessions: list[Session], *, how: str) -> str:
     """The page: only worlds that any test was asked of."""
-    worlds = [world for world in WORLDS if any(proof.world == world for proof in proofs)]
+    found = {(column(session, proof), proof.file, proof.test): proof for session in sessions for proof in session.proofs}
     lines = [INTRO.format(how=how)]
-    for file in dict.fromkeys(proof.file for proof in proofs):
-        mine = [proof for proof in proofs if proof.file == file]
-        columns = [world for world in worlds if any(proof.world == world for proof in mine)]
-        lines += ["", f"## {HEADINGS.get(file, file)}", "", "| | " + " | ".join(WORLDS[world].format(version) for world in columns) + " |"]
-        lines += ["|---|" + "---|" * len(columns)]
-        for test in dict.fromkeys(proof.test for proof in mine):
-            cells = {proof.world: WORDS[proof.outcome] for proof in mine if proof.test == test}
-            lines.append(f"| {test.replace('_', ' ')} | " + " | ".join(cells.get(world, "-") for world in columns) + " |")
-    counts = Counter((proof.world, proof.outcome) for proof in proofs)
-    lines += ["", "## In numbers", ""]
-    lines += [f"- {WORLDS[world].format(version)}: " + ", ".join(_count(counts, world)) for world in worlds]
-    reasons = sorted({(proof.world, proof.why) for proof in proofs if proof.outcome == "skipped" and proof.why})
-    lines += ["", "## Left out", "", *(f"- {WORLDS[world].format(version)}: {why}" for world, why in reasons)] if reasons else []
+    for file, heading in HEADINGS.items():
+        mine = {key: proof for key, proof in found.items() if key[1] == file}
+        columns = sorted({column for column, _, _ in mine})
+        lines += ["", f"## {heading}", "", "| | " + " | ".join(column.title for column in columns) + " |"] if mine else []
+        lines += ["|---|" + "---|" * len(columns)] if mine else []
+        for test in sorted({test for _, _, test in mine}):
+            cells = {column: WORDS[proof.outcome] for (column, _, named), proof in mine.items() if named == test}
+            lines.append(f"| {test.replace('_', ' ')} | " + " | ".join(cells.get(column, "-") for column in columns) + " |")
+    columns = sorted({column for column, _, _ in found})
+    counts = Counter((column, proof.outcome) for (column, _, _), proof in found.items())
+    lines += ["", "## In numbers", "", *(f"- {column.title}: " + ", ".join(_count(counts, column)) for column in columns)]
+    lines += ["", *(f"- Slurm {each.version}: run of {each.day}, Python {each.python}" for each in sessions)]
+    reasons = sorted({(column, proof.why) for (column, _, _), proof in found.items() if proof.outcome == "skipped" and proof.why})
+    lines += ["", "## Left out", "", *(f"- {column.title}: {why}" for column, why in reasons)] if reasons else []
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _count(counts: Counter[tuple[str, str]], world: str) -> list[str]:
+def column(session: Session, proof: Proof) -> Column:
+    """Where a proof stands."""
+    version = "" if proof.world in SAME_EVERYWHERE else session.version
+    return Column(place=list(WORLDS).index(proof.world), version=version, world=proof.world)
+
+
+def _count(counts: Counter[tuple[Column, str]], where: Column) -> list[str]:
     said = {"passed": "proven", "failed": "failed", "skipped": "left out"}
-    return [f"{counts[world, outcome]} {word}" for outcome, word in said.items() if counts[world, outcome]]
+    return [f"{counts[where, outcome]} {word}" for outcome, word in said.items() if counts[where, outcome]]
+
+
+def write(path: Path, *, how: str) -> None:
+    """The page anew, from all runs beside it."""
+    files = sorted((path.parent / "proven").glob("*.json"), key=lambda file: [int(part) for part in re.findall(r"\d+", file.stem)])
+    path.write_text(page([msgspec.json.decode(file.read_bytes(), type=Session) for file in files], how=how))
 
 
 class Recorder:
@@ -102,6 +145,18 @@ class Recorder:
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         if exitstatus == pytest.ExitCode.INTERRUPTED:
             return  # half a run proves half of it
-        place = {file: number for number, file in enumerate(HEADINGS)}
-        proofs = sorted(self.proofs.values(), key=lambda proof: (place.get(proof.file, len(place)), proof.file))
-        self.path.write_text(page(proofs, version=self.version, how="make contract"))
+        proofs = sorted(self.proofs.values(), key=lambda proof: (proof.file, proof.test, proof.world))
+        session = Session(
+            version=self.version,
+            day=date.today().isoformat(),  # noqa: DTZ011 - for people
+            python=platform.python_version(),
+            proofs=tuple(proofs),
+        )
+        folder = self.path.parent / "proven"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.version}.json").write_bytes(msgspec.json.format(msgspec.json.encode(session), indent=1) + b"\n")
+        write(self.path, how=HOW)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), how=HOW)

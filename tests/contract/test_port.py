@@ -341,7 +341,15 @@ def test_test_only_answers_and_submits_nothing(rig):
         rig.slurm.submit(script, args=["-N9"], test_only=True)
 
 
-def test_more_nodes_than_there_are_wait_for_ever(rig):
-    job = rig.submit("-N9")
-    now = rig.slurm.show(job)
-    assert (now.state, now.num_nodes) == (JobState.PENDING, 9)
+def test_more_nodes_than_there_are_wait_for_ever_or_are_refused_at_once(rig):
+    """22.05 lets them wait, 24.11 refuses them: such a job never runs, and is never lost in silence."""
+    assert fate(rig, "-N9") in {(JobState.PENDING, 9), "sbatch: Batch job submission failed: Requested node configuration is not available"}
+
+
+def fate(rig, *args: str) -> tuple[JobState, int] | str:
+    """What becomes of a submission."""
+    try:
+        now = rig.slurm.show(rig.submit(*args))
+    except Refused as error:
+        return error.message
+    return now.state, now.num_nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.proven import Proof, Recorder, page, world_of
+from tests.contract.proven import Proof, Recorder, Session, page, world_of
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,28 @@ def test_what_a_run_said_becomes_the_page(tmp_path):
     assert "- Slurm 22.05.8, pyslurm: pyslurm is not installed here" in written
 
 
+def session(version: str, **worlds: str) -> Session:
+    proofs = [Proof(file="test_port", test="a_job_runs", world=world, outcome=outcome) for world, outcome in worlds.items()]
+    return Session(version=version, day="2026-01-02", python="3.13.5", proofs=tuple(proofs))
+
+
+def test_runs_on_several_slurms_stand_beside_each_other(tmp_path):
+    for version, outcome in (("24.11.5", "failed"), ("22.05.8", "passed"), ("9.1", "passed")):
+        recorder = Recorder(tmp_path / "slurm.md", version=version)
+        recorder.pytest_runtest_logreport(report("a_job_runs", "real", outcome=outcome))
+        recorder.pytest_sessionfinish(exitstatus=pytest.ExitCode.OK)
+    written = (tmp_path / "slurm.md").read_text()
+    assert "| | Slurm 22.05.8 | Slurm 24.11.5 | Slurm 9.1 |" in written
+    assert "| a job runs | yes | **no** | yes |" in written
+    assert len(list((tmp_path / "proven").iterdir())) == 3
+
+
 def test_a_world_that_nobody_asked_has_no_column():
-    proofs = [Proof(file="test_port", test="a_job_runs", world="fake", outcome="passed")]
-    assert "Slurm 22" not in page(proofs, version="22.05.8", how="x")
+    assert "Slurm 22" not in page([session("22.05.8", fake="passed")], how="x").partition("## In numbers")[0]
+
+
+def test_worlds_without_a_slurm_are_told_once_by_the_newest_run():
+    written = page([session("22.05.8", mock="failed", real="passed"), session("24.11.5", mock="passed", real="passed")], how="x")
+    assert "| | mock | Slurm 22.05.8 | Slurm 24.11.5 |" in written
+    assert "| a job runs | yes | yes | yes |" in written
+    assert "- Slurm 24.11.5: run of 2026-01-02, Python 3.13.5" in written
