@@ -496,6 +496,12 @@ class SlurmSaid(Event, frozen=True, kw_only=True):
     kill_wait_s: float | None = None
     requeueable: bool = True
     reason: str = ""
+    preempted: bool = False
+    """Its nodes are being taken, or were taken, for another job."""
+    code: str = ""
+    """How its batch script ended, as Slurm writes it (`0:9`); empty: it has not, or well."""
+    unfit: tuple[str, ...] = ()
+    """Nodes of ours that are drained or down, with Slurm's reason: asked for where the job is on its way back to the queue."""
 
 
 class SlurmFailed(Event, frozen=True, kw_only=True):

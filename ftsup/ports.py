@@ -54,7 +54,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     num_nodes: int = 0
     run_s: float = 0.0
     limit_s: float | None = None
-    """Time limit; None: unlimited or unknown. `limit_s - run_s` is what is left (an admin may move it)."""
+    """Time limit; None: unlimited or unknown."""
+    ends_in_s: float | None = None
+    """For a running job: how long until its EndTime, which an admin or a preemption with grace may move; None: no end, or not known."""
+    preempted: bool = False
+    """This grant is being taken, or was taken, for another job (Slurm's PreemptTime). Not said any more of one that was requeued for it."""
     starts_in_s: float | None = None
     """For a pending job: how long until its StartTime (BeginTime wait), when Slurm says."""
     exit_code: int | None = None
@@ -129,12 +133,16 @@ class Slurm(Protocol):
         """The job as it is now, or as accounting says that it ended; GONE when Slurm answers that it does not know it (any more)."""
 
     def queue(self) -> list[Job]:
-        """Every job of this user in one question, ended ones too while Slurm remembers them. Without `starts_in_s`, `excluded`,
-        exit codes and `requeueable`, which only `show` tells.
+        """Every job of this user in one question, ended ones too while Slurm remembers them. Without `starts_in_s`,
+        `ends_in_s`, `preempted`, `excluded`, exit codes and `requeueable`, which only `show` tells.
         """
 
-    def requeue(self, job_id: str) -> None:
-        """Ask to requeue, only if it is running (`incomplete`). A 0 proves nothing: believe `show` afterwards."""
+    def requeue(self, job_id: str, *, ended: bool = False) -> None:
+        """Ask to requeue, only if it is running (`incomplete`). A 0 proves nothing: believe `show` afterwards.
+
+        `ended`: also what Slurm is ending or has ended by itself. That brings back *whatever* has ended, cancelled or finished: only for
+        a job that Slurm has just said to be preempted, or over its time limit.
+        """
 
     def cancel(self, job_id: str) -> None:
         """scancel. Of a job that is already over: nothing happens."""

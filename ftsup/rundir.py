@@ -10,6 +10,7 @@ by `share: group`); keys, `env.json` and requests are always 0600/0700.
     RUN/jobs                 job ids, one a line             RUN/logs/<epoch>/<node>.log
     RUN/keys/                0700, the link's keys           RUN/incidents/<n>/incident.json, <node>/...
     RUN/worker/ftsup_worker/ what the ranks import           RUN/slurm-<job>.out  the batch script's own output
+    RUN/unexplained.json     told to end, and nobody said why (`policy.told`)
     RUN/git/<grant>.json     which code ran                  RUN/cancelled        it never comes back
     RUN/cluster.json         which Slurm                     RUN/paused           it comes back when it is continued
     RUN/typed.json           what `submit` was given, 0600   RUN/bash-requeues    counted by the batch script
@@ -106,6 +107,16 @@ class RunDir:
     def paused(self) -> Path:
         """There when it was paused while its job waited in the queue: a leader that begins ends at once."""
         return self.root / "paused"
+
+    @property
+    def unexplained(self) -> Path:
+        """A grant was told to end (SIGTERM), and nobody has said why: a `policy.told.Unexplained` as JSON. Nothing was requeued.
+
+        There from the signal until Slurm has said why, whatever that was: the leader (or, where it is gone, the batch script) writes it,
+        the leader removes it, and so does the next grant's. Where it stays, Slurm did not answer before the job was gone. `ftsup watch`
+        asks Slurm how the job ended: cancelled is for good, and what was preempted or lost its node may be brought back.
+        """
+        return self.root / "unexplained.json"
 
     @property
     def continued(self) -> Path:

@@ -203,6 +203,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     warned: bool = False
     answered: bool = False
     """What the warning wanted saved is saved, or cannot be."""
+    told_in: Stage | None = None
+    """What it was doing when it was told to end."""
+    preempted: bool = False
+    """Its nodes are wanted for another job, which gives us some time: Slurm ends the job by itself, and may requeue it by itself."""
+    taken: bool = False
+    """Slurm itself has ended the job, nobody cancelled it: it only comes back if what has ended is requeued."""
     termed: tuple[str, ...] = ()
     """Nodes whose supervisors were told to end."""
     signalled: bool = False

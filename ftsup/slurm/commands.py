@@ -128,9 +128,9 @@ class Commands:
         """By squeue."""
         return queue.parse_queue(self._call(list(queue.ARGV)).out)
 
-    def requeue(self, job_id: str) -> None:
+    def requeue(self, job_id: str, *, ended: bool = False) -> None:
         """Only what runs: a plain requeue would bring a cancelled job back."""
-        self._scontrol("requeue", "incomplete", _check_id(job_id))
+        self._scontrol("requeue", *([] if ended else ["incomplete"]), _check_id(job_id))
 
     def cancel(self, job_id: str) -> None:
         """Of a job that Slurm has forgotten: nothing happens either."""

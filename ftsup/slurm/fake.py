@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -54,6 +55,11 @@ class Record:
     started_s: float = 0.0
     ended_s: float = 0.0
     completing_until_s: float | None = None
+    preempt_s: float | None = None
+    """A preemption with grace: when the job is ended."""
+    preempted: bool = False
+    comes_back: bool = True
+    """The partition's PreemptMode is REQUEUE, and not CANCEL."""
     exit_code: int = 0
     exit_signal: int | None = None
 
@@ -117,6 +123,13 @@ class FakeSlurm:
         """What `scontrol hold` does."""
         self.jobs[job_id].held = True
 
+    def preempt(self, job_id: str, *, grace_s: float = 0.0, requeue: bool = True) -> None:
+        """Another job takes its nodes after so long; requeued, or (PreemptMode=CANCEL) ended for good."""
+        record = self.jobs[job_id]
+        assert record.state is JobState.RUNNING, record
+        record.preempted, record.preempt_s, record.comes_back = True, self.now_s + grace_s, requeue
+        self._settle()
+
     def forget(self, job_id: str) -> None:
         """Slurm remembers finished jobs for MinJobAge only."""
         del self.jobs[job_id]
@@ -176,6 +189,8 @@ class FakeSlurm:
             num_nodes=record.num_nodes,
             run_s=(self.now_s if active else record.ended_s) - record.started_s if record.nodes and not pending else 0.0,
             limit_s=record.limit_s,
+            ends_in_s=self._end_s(record) - self.now_s if active and not record.completing and self._end_s(record) < inf else None,
+            preempted=record.preempted,
             starts_in_s=max(0.0, record.eligible_s - self.now_s) if pending and waits and not record.held else None,
             exit_code=record.exit_code,
             exit_signal=record.exit_signal,
@@ -186,21 +201,23 @@ class FakeSlurm:
 
     def queue(self) -> list[Job]:
         """As squeue shows them."""
-        left_out = {"starts_in_s": None, "excluded": (), "exit_code": None, "exit_signal": None, "requeueable": True}
+        told = {"starts_in_s": None, "ends_in_s": None, "preempted": False}
+        left_out = told | {"excluded": (), "exit_code": None, "exit_signal": None, "requeueable": True}
         return [replace(self.show(job_id), **left_out) for job_id in self.jobs]
 
-    def requeue(self, job_id: str) -> None:
-        """`scontrol requeue incomplete`."""
+    def requeue(self, job_id: str, *, ended: bool = False) -> None:
+        """`scontrol requeue incomplete`, or without that word."""
         record = self._known(job_id)
         if self.refuse_requeues > 0:
             self.refuse_requeues -= 1
             raise Refused(f"scontrol requeue incomplete: Access/permission denied for job {job_id}")
-        if record.state is not JobState.RUNNING:
+        if record.state is not JobState.RUNNING and not ended:
             return
         if not record.requeueable:
             raise Refused(f"scontrol requeue incomplete: Requested operation is presently disabled for job {job_id}")
-        record.restarts += 1
-        self._end(record, JobState.PENDING, takes_s=self.completing_s)
+        if record.state is JobState.PENDING:
+            raise Refused(f"scontrol requeue: Job is pending execution for job {job_id}")
+        self._requeue(record)
 
     def cancel(self, job_id: str) -> None:
         """A pending job is over at once; a job being requeued does not come back."""
@@ -292,14 +309,28 @@ class FakeSlurm:
         record.completing_until_s = self.now_s + takes_s
         self._settle()
 
+    def _requeue(self, record: Record) -> None:
+        record.restarts += 1
+        record.preempted, record.preempt_s = False, None
+        if record.completing:
+            record.state = JobState.PENDING
+        else:
+            self._end(record, JobState.PENDING, takes_s=self.completing_s if record.state is JobState.RUNNING else 0.0)
+
+    @staticmethod
+    def _end_s(record: Record) -> float:
+        """EndTime."""
+        limit_s = inf if record.limit_s is None else record.started_s + record.limit_s
+        return limit_s if record.preempt_s is None else min(limit_s, record.preempt_s)
+
     def _instants(self) -> Iterable[float]:
         for record in self.jobs.values():
             if record.completing_until_s is not None:
                 yield record.completing_until_s
             elif record.state is JobState.PENDING:
                 yield record.eligible_s
-            elif record.state is JobState.RUNNING and record.limit_s is not None:
-                yield record.started_s + record.limit_s
+            elif record.state is JobState.RUNNING and self._end_s(record) < inf:
+                yield self._end_s(record)
 
     def _settle(self) -> None:
         """Do what is due now."""
@@ -308,11 +339,20 @@ class FakeSlurm:
                 record.completing_until_s = None
                 if record.state is JobState.PENDING:
                     record.nodes, record.eligible_s = (), self.now_s + self.begin_wait_s
+            if record.state is JobState.RUNNING and record.preempt_s is not None and record.preempt_s <= self.now_s:
+                self._take(record)
             if record.state is JobState.RUNNING and record.limit_s is not None and record.started_s + record.limit_s <= self.now_s:
                 record.state, record.ended_s, record.exit_signal = JobState.TIMEOUT, self.now_s, 15
                 record.completing_until_s = self.now_s + self.completing_s
             if record.state is JobState.PENDING and not record.completing and not record.held and record.eligible_s <= self.now_s:
                 self._start(record)
+
+    def _take(self, record: Record) -> None:
+        if record.comes_back and record.requeueable:
+            self._requeue(record)
+        else:
+            record.preempt_s, record.exit_signal = None, 15
+            self._end(record, JobState.PREEMPTED, takes_s=self.completing_s)
 
     def _start(self, record: Record) -> None:
         if any(job in self.jobs and (self.jobs[job].state not in FINISHED or self.jobs[job].completing) for job in record.after):
@@ -323,6 +363,7 @@ class FakeSlurm:
         if len(free) >= record.num_nodes and set(record.wanted) <= set(free):
             record.state, record.nodes, record.started_s = JobState.RUNNING, tuple(free[: record.num_nodes]), self.now_s
             record.exit_code, record.exit_signal = 0, None
+            record.preempted, record.preempt_s = False, None
 
     @staticmethod
     def _options(script: Path, args: Sequence[str]) -> dict[str, str]:

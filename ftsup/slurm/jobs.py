@@ -64,6 +64,8 @@ _SETTING = re.compile(r"([A-Za-z]\w*)\s*= ?(.*)")
 _AS_OF = "Configuration data as of"
 _LAST_OF_CONFIG = "Slurmctld("
 _DURATION = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)
+YEAR_S = 300 * 86400.0
+"""An end farther away than this is the one that Slurm invents."""
 _NO_DURATION = {"UNLIMITED", "INFINITE", "INVALID", "N/A", "NONE", "UNKNOWN", "NOT_SET", "PARTITION_LIMIT", ""}
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^,:()]+)?:(\d{1,4})(?=[(,]|$)", re.ASCII)
 _SECONDS = re.compile(r"(\d+)(?:\s*sec)?", re.ASCII)
@@ -249,6 +251,8 @@ def _job(fields: dict[str, str], *, now: str) -> Job:
             num_nodes=int(fields["NumNodes"].split("-")[0]),
             run_s=duration_s(fields["RunTime"]) or 0.0,
             limit_s=duration_s(fields["TimeLimit"]),
+            ends_in_s=_ends_in_s(fields) if state is JobState.RUNNING else None,
+            preempted=fields.get("PreemptTime", "None") not in NOTHING,
             starts_in_s=_between(now, start) if state is JobState.PENDING else None,
             exit_code=int(code) if code else None,
             exit_signal=int(number) or None if number else None,
@@ -303,6 +307,17 @@ def node_state(raw: str) -> NodeState:
         name = part.rstrip("*~#%$@^!-")
         words |= {name, *(NODE_SUFFIXES.get(letter, "") for letter in part[len(name) :])}
     return next((state for state, known in NODE_WORDS if words & known), NodeState.UNKNOWN)
+
+
+def _ends_in_s(fields: dict[str, str]) -> float | None:
+    """From Slurm's own now, which is its run time after the start, to EndTime. Without a limit that is a year, and says nothing."""
+    start, already_s = fields.get("StartTime", ""), 0.0
+    if fields.get("SuspendTime", "None") not in NOTHING:  # resumed then, after having run so long
+        start, already_s = fields["SuspendTime"], float(fields.get("SecsPreSuspend", "0"))
+    whole_s = _between(start, fields.get("EndTime", ""))
+    if whole_s is None or (duration_s(fields["TimeLimit"]) is None and whole_s > YEAR_S):
+        return None
+    return max(whole_s - (duration_s(fields["RunTime"]) or 0.0) + already_s, 0.0)
 
 
 def _between(now: str, then: str) -> float | None:

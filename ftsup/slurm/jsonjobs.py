@@ -83,6 +83,8 @@ def _job(one: Table, *, now_s: int | None) -> Job:
             num_nodes=_must(one["node_count"]),
             run_s=_ran_s(one, state=state, start=start, now_s=now_s),
             limit_s=None if limit is None else limit * _MINUTE_S,
+            ends_in_s=_ends_in_s(one, limit=limit, now_s=now_s) if state is JobState.RUNNING else None,
+            preempted=bool(_number(one.get("preempt_time"))),
             starts_in_s=max(0.0, float(start - now_s)) if state is JobState.PENDING and start and now_s else None,
             exit_code=code,
             exit_signal=signal,
@@ -104,6 +106,13 @@ def _ran_s(one: Table, *, state: JobState, start: int | None, now_s: int | None)
         return 0.0
     until = now_s if state in {JobState.RUNNING, JobState.UNKNOWN} else _number(one.get("end_time"))
     return max(0.0, float(until - start)) if until else 0.0
+
+
+def _ends_in_s(one: Table, *, limit: int | None, now_s: int | None) -> float | None:
+    end = _number(one.get("end_time"))
+    if not end or now_s is None or (limit is None and end - now_s > jobs.YEAR_S):
+        return None
+    return max(0.0, float(end - now_s))
 
 
 def _exit(value: object) -> tuple[int | None, int | None]:

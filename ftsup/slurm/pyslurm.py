@@ -154,9 +154,9 @@ class PySlurm:
         """By squeue, which lists one user's."""
         return self._commands.queue()
 
-    def requeue(self, job_id: str) -> None:
+    def requeue(self, job_id: str, *, ended: bool = False) -> None:
         """By scontrol, which has `incomplete`."""
-        self._commands.requeue(job_id)
+        self._commands.requeue(job_id, ended=ended)
 
     def cancel(self, job_id: str) -> None:
         """By scancel."""

@@ -77,6 +77,42 @@ def test_a_whole_requeue_in_one_jump(script):
     assert now.run_s == pytest.approx(130 - 1 - 121)
 
 
+def test_a_preemption_with_grace_moves_the_end_and_requeues(script):
+    slurm = FakeSlurm()
+    job = started(slurm, script)
+    slurm.preempt(job, grace_s=20)
+    now = slurm.show(job)
+    assert (now.state, now.preempted, now.ends_in_s) == (JobState.RUNNING, True, 20)
+    slurm.advance(20)
+    now = slurm.show(job)
+    assert (now.completing, now.restarts, now.preempted) == (True, 1, False)
+    slurm.advance(130)
+    now = slurm.show(job)
+    assert (now.state, now.preempted, now.ends_in_s) == (JobState.RUNNING, False, pytest.approx(600 - 8))
+
+
+def test_a_preemption_that_cancels_is_undone_by_a_requeue_of_what_has_ended(script):
+    slurm = FakeSlurm()
+    job = started(slurm, script)
+    slurm.preempt(job, requeue=False)
+    now = slurm.show(job)
+    assert (now.completing, now.preempted, now.restarts, now.ends_in_s) == (True, True, 0, None)
+    slurm.requeue(job)
+    assert slurm.show(job).restarts == 0
+    slurm.requeue(job, ended=True)
+    assert (slurm.show(job).restarts, slurm.show(job).completing) == (1, True)
+    slurm.advance(2)
+    assert slurm.show(job).state is JobState.PENDING
+    with pytest.raises(Refused):
+        slurm.requeue(job, ended=True)
+    other = started(slurm, script)
+    slurm.preempt(other, requeue=False)
+    slurm.advance(2)
+    assert slurm.show(other).state is JobState.PREEMPTED
+    slurm.requeue(other, ended=True)
+    assert slurm.show(other).state is JobState.PENDING
+
+
 def test_nodes_that_are_not_up_get_no_job(script):
     slurm = FakeSlurm(node_states={"n2": ("DOWN*", "oh"), "n3": ("IDLE+DRAIN", "gpu")})
     job = slurm.submit(script)

@@ -38,6 +38,32 @@ def test_a_running_job():
     assert (job.exit_code, job.exit_signal, job.requeueable) == (0, None, True)
 
 
+@pytest.mark.parametrize(
+    ("name", "ends_in_s", "preempted"),
+    [
+        ("job-running.txt", 26 * 3600.0 - 1, False),
+        ("job-preempted-running.txt", 16.0, True),  # 20 s of grace, 4 of them are over
+        ("job-resumed.txt", 30 * 60.0 - 7, False),  # it ran 4 s, was suspended for 5, and ran 3 more
+        ("job-suspended.txt", None, False),
+        ("job-preempted-completing.txt", None, True),
+        ("job-requeued-completing.txt", None, False),
+    ],
+)
+def test_how_long_it_has_is_what_end_time_says(name, ends_in_s, preempted):
+    job = job_of(said(name))
+    assert (job.ends_in_s, job.preempted) == (ends_in_s, preempted)
+
+
+@pytest.mark.parametrize(("end", "ends_in_s"), [("2027-11-29T15:04:05", None), ("Unknown", None), ("2026-11-30T00:11:52", 20.0)])
+def test_the_year_that_slurm_gives_a_job_without_a_limit_is_no_end(end, ends_in_s):
+    text = (
+        said("job-preempted-running.txt")
+        .replace("TimeLimit=00:30:00", "TimeLimit=UNLIMITED")
+        .replace("RunTime=00:00:07", "RunTime=00:00:03")
+    )
+    assert job_of(text.replace("EndTime=2026-11-30T00:11:52", f"EndTime={end}")).ends_in_s == ends_in_s
+
+
 def test_completing_hides_the_base_state():
     job = job_of(said("job-completing.txt"))
     assert (job.state, job.completing, job.restarts, job.nodes) == (JobState.UNKNOWN, True, 1, ("n1",))  # n2 was done
