@@ -518,6 +518,7 @@ def _glanced(state: State, happening: Glanced, _rules: Rules) -> Change:
         beats=happening.beats,
         ranks=state.ranks,
         ended=frozenset(fault.rank for fault in state.ended if fault.rank is not None),
+        cut=frozenset(fault.rank for fault in state.ended if fault.rank is not None and fault.how is How.SIGNAL),
         base_step=state.watch.base_step,
         step_s=watching.step_now_s(state.watch),
     )

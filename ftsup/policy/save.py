@@ -287,7 +287,8 @@ def _at(step: int | None) -> str:
 def requeue(state: State, t: float, rules: Rules) -> Change:
     """The warning's save is through, and the end is near."""
     state = replace(state, look_t=None)
-    return ending.leave(state, t, rules, f"the time limit is near, and training is saved{_at(state.saved_step)}: requeue")
+    saved = f"the save{_at(state.saved_step)} is partial" if state.partial else f"training is saved{_at(state.saved_step)}"
+    return ending.leave(state, t, rules, f"the time limit is near, and {saved}: requeue")
 
 
 def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:

@@ -62,6 +62,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     """All that the node has."""
     ended: frozenset[int] = frozenset()
+    cut: frozenset[int] = frozenset()
+    """Those of them that were ended by something else: what they were saving is not whole."""
     base_step: int | None = 0
     step_s: float = 0.0
 
@@ -157,7 +159,8 @@ def _follow(votes: Votes, view: View) -> Change:
     now = {rank: votes.taken.get(rank) or _taken(beat, n, view, passed=rank in votes.passed) for rank, beat in took.items()}
     taken = {**votes.taken, **{rank: _went_on(one, took[rank]) for rank, one in now.items()}}
     lost = (late & votes.late) | view.ended.intersection(view.ranks)
-    missed = votes.missed | (lost - taken.keys())
+    cut = {rank for rank in view.cut & taken.keys() if not (taken[rank].on or _told(taken[rank], took.get(rank)))}
+    missed = votes.missed | (lost - taken.keys()) | cut
     passed = frozenset(rank for rank, beat in agreed.items() if rank not in taken and beat.beats > n)
     votes = replace(votes, late=late, passed=passed, taken=taken, missed=missed)
     if not all(rank in missed or rank in view.ended or (rank in taken and taken[rank].on) for rank in view.ranks):
@@ -186,10 +189,15 @@ def _taken(beat: Beat, n: int, view: View, *, passed: bool) -> Taken:
 
 
 def _went_on(taken: Taken, beat: Beat) -> Taken:
-    told = taken.step is not None and beat.saved_step >= taken.step
+    told = _told(taken, beat)
     if (beat.phase is Phase.CHECKPOINT or beat.writing) and not (taken.on and taken.saves):
         return replace(taken, beats=beat.beats, on=False, saves=True)
     return replace(taken, on=taken.on or beat.beats > taken.beats, saves=taken.saves or told)
+
+
+def _told(taken: Taken, beat: Beat | None) -> bool:
+    """It says that it has saved."""
+    return beat is not None and taken.step is not None and beat.saved_step >= taken.step
 
 
 def _saved(taken: Mapping[int, Taken], view: View) -> list[int | None]:

@@ -245,7 +245,7 @@ class Rank:
     @property
     def answers(self) -> bool:
         """Whether the script's next act is its answer to a request: it got it, and has made no step since."""
-        return bool(self.writer.halves[FLAGS] & TOOK) and self.writer.words[BEATS] == self._took_at
+        return self.writer.attached and bool(self.writer.halves[FLAGS] & TOOK) and self.writer.words[BEATS] == self._took_at
 
     # What a script may call -------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType, FrameType, ModuleType, TracebackType
-    from typing import Any
+    from typing import Any, NoReturn
 
     from .rank import Rank
 
@@ -115,6 +115,7 @@ def _become(rank: Rank, beats: str, number: int) -> None:
         _complain(f"this rank is not watched: {error}")
         return
     atexit.register(rank.enter, EXITED)  # the first one registered runs last
+    os._exit = _exit_of(rank, beats, number)
     torchhook.install(rank)
     number_of_warning = os.environ.get(places.WARNING, "")
     if number_of_warning.isdigit():
@@ -260,6 +261,19 @@ def _end(rank: Rank, beats: str | None, number: int, error: BaseException | None
     except Exception as trouble:  # noqa: BLE001 - the program's last line: how the script ended must not change
         rank.reach(IN_SHUTDOWN)
         _complain(f"no exit record: {trouble}")
+
+
+def _exit_of(rank: Rank, beats: str, number: int) -> Callable[[int], NoReturn]:
+    """os._exit, for one that leaves by it because it was asked to save: what `_end_well` does for sys.exit, with a record."""
+    now = os._exit
+
+    def _exit(status: int) -> NoReturn:
+        if rank.answers and isinstance(status, int):
+            _end(rank, beats, number, SystemExit(status))
+            status = 0
+        now(status)
+
+    return _exit
 
 
 def _end_well(error: SystemExit) -> None:

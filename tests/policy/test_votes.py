@@ -30,6 +30,11 @@ def view(*beats: Beat, ended: tuple[int, ...] = (), base_step: int | None = 100,
     return View(t=t, beats=dict(enumerate(beats)), ranks=tuple(range(len(beats))), ended=frozenset(ended), base_step=base_step)
 
 
+def cut(*beats: Beat, rank: int) -> View:
+    """The same, and torchrun has ended this rank because another one failed."""
+    return replace(view(*beats, ended=(rank,)), cut=frozenset({rank}))
+
+
 def looks(ask: Ask, *views: View) -> tuple[Votes, list[ev.NodeEvent]]:
     """All that is told in so many looks."""
     state, told = Votes(order=order(ask)), []
@@ -137,6 +142,13 @@ def test_who_had_agreed_and_went_on_alone_is_told() -> None:
     assert event.missed == (1,)
     event = over(view(rank(N, flags=TOOK), rank(N), ended=(1,)), view(rank(N + 1, flags=TOOK), rank(N), ended=(1,)))
     assert event.missed == (1,)
+
+
+def test_who_was_ended_in_its_save_has_not_saved() -> None:
+    took, on, told = rank(N, flags=TOOK), rank(N + 1, flags=TOOK), rank(N, flags=TOOK, saved_step=110)
+    assert over(view(took, took), cut(took, took, rank=1), cut(on, took, rank=1)).missed == (1,)
+    assert over(view(took, took), view(took, on), cut(on, on, rank=1)).missed == ()
+    assert over(view(took, took), cut(on, told, rank=1)).missed == ()
 
 
 def handled(beats: int, *, phase: Phase = Phase.STEP, saved_step: int = -1) -> Beat:

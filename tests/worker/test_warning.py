@@ -156,6 +156,29 @@ while True:
     assert (record["how"], record["code"]) == ("exit", 3)
 
 
+def test_os_exit_in_the_handler_is_such_an_end_as_well_and_elsewhere_what_it_was(bench):
+    text = """
+def save_and_exit(number, frame):
+    print("saved", flush=True)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(4)
+    assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 4
+    os._exit(status=7)
+signal.signal(signal.SIGUSR1, save_and_exit)
+save_at_next()
+"""
+    bench.write("train.py", PRELUDE + text)
+    done = bench.shim("train.py", env=USR1)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "saved\n", "")
+    record = bench.record()
+    assert record is not None
+    assert (record["how"], record["code"]) == ("exit", 7)
+    bench.write("train.py", PRELUDE + "signal.signal(signal.SIGUSR1, lambda *_: None)\nsave_at_next()\nbeat(step=3)\nos._exit(3)")
+    assert bench.shim("train.py", rank=1, env=USR1).returncode == 3
+    assert bench.record(1) is None
+
+
 def test_what_is_said_on_leaving_is_still_said_and_other_ends_are_as_they_were(bench):
     text = """
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit("enough"))
