@@ -230,9 +230,9 @@ def failure(done: proc.Done) -> SlurmError:
     return Refused(f"{what}: {said}")
 
 
-def no_answer(text: str) -> bool:
-    """Whether a command that says this was not answered, whatever else it printed."""
-    return any(words in text.lower() for words, _hint in NO_ANSWER)
+def no_answer(lines: Sequence[str]) -> str:
+    """Of what a command printed, the line that says that nobody answered it; empty: somebody did."""
+    return next((line for line in lines if any(words in line.lower() for words, _hint in NO_ANSWER)), "")
 
 
 def retried(call: Callable[[], T], *, sleep: Callable[[float], object], tries: int = 5, first_s: float = 1.0, most_s: float = 30.0) -> T:

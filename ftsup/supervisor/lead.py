@@ -451,8 +451,18 @@ class Lead:
         return [ev.Noted(text="Slurm answers again", trouble=SLURM, over=True)]
 
     def _step_ended(self, text: str) -> list[LeaderEvent]:
-        unanswered = no_answer(text)
-        return [ev.StepEnded(text=text, unanswered=unanswered), *(self._silence(text) if unanswered else [])]
+        why = no_answer(text.split(starter.BETWEEN))
+        return [ev.StepEnded(text=text, unanswered=bool(why)), *(self._silence(why) if why else [])]
+
+    def _ask_config(self) -> None:
+        """How long a kill may take is Slurm's to say. An answer about the job that was sooner is asked for again: it is told with it."""
+
+        def said(config: Mapping[str, str]) -> list[LeaderEvent]:
+            self.kill_wait_s, self.unkillable_s = (seconds_of(config, key) for key in ("KillWait", "UnkillableStepTimeout"))
+            self._show(self.clock.now())
+            return []
+
+        self._slurm("config", self.clock.now(), said)
 
             return [ev.Noted(text=done.out.strip())] if done.ok and done.out.strip() else []
 

@@ -20,6 +20,8 @@ from ftsup.supervisor.files import write_whole
 ADDRESSES = "FTSUP_LEADER"
 NODES = "FTSUP_NODES"
 RUN = "FTSUP_RUN"
+BETWEEN = " / "
+"""What stands between two lines of srun's output, where they are told."""
 OPTIONS = ("--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL")
 DEAF = 'trap \'\' USR1 USR2; exec "$0" "$@"'
 """The warning may come while Python starts: one that is missed costs nothing, since the leader knows the end by Slurm's clock."""
@@ -92,7 +94,7 @@ class Step:
                 lines = file.read().decode(errors="replace").strip().splitlines()
         except OSError:
             return ""
-        return " / ".join(lines[-3:])[-500:]
+        return BETWEEN.join(lines[-3:])[-500:]
 
     def ended(self) -> bool:
         """Whether every srun is gone."""
