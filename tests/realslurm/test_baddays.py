@@ -12,7 +12,7 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.ports import JobState
-from tests.e2e.harness import Run
+from tests.e2e.harness import Run, until
 from tests.e2e.sound import sound
 from tests.realslurm.cluster import Cluster, Plan
 
@@ -26,11 +26,12 @@ HELD = "touch begun; while [ -e held ]; do sleep 0.1; done"
 
 @contextlib.contextmanager
 def away(cluster: Cluster, name: str, *, frozen: bool = False) -> Iterator[None]:
-    """A daemon does not answer."""
+    """A daemon does not answer. It is stopped as an administrator stops it: a controller that is killed forgets its last seconds."""
     if frozen:
         cluster.freeze(name)
     else:
-        cluster.kill(name)
+        cluster.daemon(name).terminate()
+        until(lambda: not cluster.alive(name))
     try:
         yield
     finally:
