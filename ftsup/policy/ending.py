@@ -27,10 +27,6 @@ SURE = 3
 """That Slurm does not know a job in which we live is believed when it says so again and again."""
 ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", FORGOTTEN})
 """Slurm's words for a job that is over, by none of our ways."""
-SHOWS_S = 10.0
-"""A request that Slurm took and that does not show by then is made again (`incomplete` may return 0 and do nothing)."""
-CHAIN_S = 180.0
-"""A successor takes several questions to Slurm, and is asked for by one child at a time."""
 ASK_AGAIN_S = 2.0
 """Between two looks at a state that is about to change."""
 ASK_SOON_S = 60.0
@@ -419,9 +415,11 @@ def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return replace(state, ask_t=event.t + ASK_AGAIN_S), ()
     if event.state in ENDED and not event.completing and state.stage is not Stage.OVER:
         # The job ended under us (bash was killed, and we outlived it). Nothing is left to lead; the run itself is not over.
-        return replace(state, deadline_t=None, end_t=None, ask_t=None), (*leaves(state), ev.Quit(code=1))
+        return replace(state, deadline_t=None, end_t=None, ask_t=None), (*_leave(state), ev.Quit(code=1))
     if event.state == "CANCELLED" and state.stage in BEFORE_END:
-        return close(state, cancelled(state, "cancelled (scancel)"), event.t)
+        return close(state, _cancelled(state, "cancelled (scancel)"), event.t)
+    if state.stage is Stage.REQUEUE:
+        return _requeue_said(state, event)
     if state.stage is Stage.TERMED:
         return _termed_said(state, event)
     if state.stage in BEFORE_END:
