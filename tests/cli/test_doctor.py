@@ -271,7 +271,7 @@ def test_in_a_job_of_the_mock_the_node_is_looked_at(home):
 @pytest.mark.e2e
 @pytest.mark.realslurm
 def test_a_real_slurm_is_read(real_cluster, home):
-    world = replace(real(), environ={**os.environ, **real_cluster}, cwd=home)
+    world = replace(real(), environ={**os.environ, **real_cluster.env}, cwd=home)
     code, text = run(world, "c.yaml", "--json")
     report = json.loads(text)
     said = {each["rule"]: f"{each['level']}: {each['text']}" for each in reversed(report["findings"])}

@@ -125,8 +125,11 @@ def open_rig(kind: str, request: pytest.FixtureRequest, folder):
         return _pyslurm(request, folder)
     made, name, proctrack = CLUSTERS[kind]
     env = request.getfixturevalue(name)
+    place = request.getfixturevalue("tmp_path_factory").mktemp
+    if isinstance(env, cluster.Cluster):  # its people are plain users, and cannot look into our folders
+        place, env, folder = env.work, env.commands(), env.work(folder.name)
     if any(item.path.name == LAST for item in request.session.items):
-        begun = request.getfixturevalue("tmp_path_factory").mktemp(f"limits-{kind}")
+        begun = place(f"limits-{kind}")
         apart = request.getfixturevalue(name.replace("_cluster", "_limits_cluster")) if made is MockRig else env
         request.getfixturevalue("limits").begin(made(begun, apart, proctrack=proctrack), kind)
     return made(folder, env, proctrack=proctrack)
@@ -136,7 +139,7 @@ def _pyslurm(request: pytest.FixtureRequest, folder) -> LiveRig:
     """The real one through pyslurm, where it imports; the library finds its cluster in this process's environment."""
     if importlib.util.find_spec("pyslurm") is None:
         pytest.skip("pyslurm is not installed here; a site builds the one of its Slurm's version")
-    env = request.getfixturevalue("real_cluster")
+    env = request.getfixturevalue("real_cluster").env
     rig = LiveRig(folder, env, proctrack="linuxproc")
     if why := pyslurm.unfit(environ=rig.env):
         pytest.skip(why)

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import pwd
+import shlex
 import shutil
 import signal
 import socket
@@ -98,6 +99,21 @@ class Cluster:
     def argv(self, argv: Sequence[str], *, cwd: Path, user: str = plainuser.ALICE) -> list[str]:
         """What runs this as one of its users, below `cwd`; their HOME and name are set, all else is the environment that you give."""
         return plainuser.argv(argv, cwd=cwd, user=user, keeper=self.keeper, folder=self.folder) if self.users else list(argv)
+
+    def commands(self, *, user: str = plainuser.ALICE) -> dict[str, str]:
+        """The environment in which Slurm's commands, whoever calls them, are this user's."""
+        if not self.users:
+            return self.env
+        folder = self.folder / f"bin-{user}"
+        folder.mkdir(exist_ok=True)
+        for name in ("sbatch", "scancel", "scontrol", "squeue", "sinfo", "sacct", "srun", "salloc"):
+            if (path := program(name)) and not (folder / name).exists():
+                part = folder / f".{name}-{os.getpid()}"
+                line = shlex.join(self.argv([f"PATH={self.env['PATH']}", path], cwd=Path("@"), user=user)).replace("--chdir=@", '--chdir="$PWD"')
+                part.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+                part.chmod(0o755)
+                part.rename(folder / name)
+        return {**self.env, "PATH": f"{folder}:{self.env['PATH']}"}
 
     def work(self, name: str, *, user: str = plainuser.ALICE) -> Path:
         """A new folder of this user's, which all may look into."""

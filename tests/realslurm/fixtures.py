@@ -1,8 +1,7 @@
 """pytest fixtures that hand out a real Slurm, or skip with the reason. A conftest.py imports the ones it wants.
 
-`real_cluster` and `real_cgroup_cluster` are mappings of environment variables (SLURM_CONF, PATH): merge one into the environment of
-what you start. Four nodes n1..n4, partition main, KillWait 5 s, a requeued job waits 7 s. `site_cluster` and `site_cgroup_cluster` are
-`Cluster`s where a plain user works, with more partitions. All are shared by the xdist workers of a run: nobody breaks them.
+`real_cluster` and `real_cgroup_cluster` are `Cluster`s with four nodes n1..n4, partition main, KillWait 5 s; a requeued job waits 7 s.
+`site_cluster` and `site_cgroup_cluster` have more partitions. All are shared by the xdist workers of a run: nobody breaks them.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ def _running(factory: pytest.TempPathFactory, name: str, plan: Plan):
 @pytest.fixture(scope="session")
 def real_cluster(tmp_path_factory):
     """A real Slurm with proctrack/linuxproc."""
-    with _running(tmp_path_factory, "linuxproc", Plan()) as made:
-        yield made.env
+    with _running(tmp_path_factory, "linuxproc", Plan(users=True)) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
 def real_cgroup_cluster(tmp_path_factory):
     """A real Slurm with proctrack/cgroup, where cgroup v1 is mounted and writable."""
-    with _running(tmp_path_factory, "cgroup", Plan(proctrack="cgroup")) as made:
-        yield made.env
+    with _running(tmp_path_factory, "cgroup", Plan(proctrack="cgroup", users=True)) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

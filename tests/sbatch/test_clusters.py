@@ -35,7 +35,8 @@ def mock_cluster(tmp_path_factory):
 
 @pytest.mark.parametrize("cluster", ["mock_cluster", pytest.param("real_cluster", marks=pytest.mark.realslurm)])
 def test_the_script_runs_from_an_odd_place_with_odd_values(cluster, request, tmp_path):
-    environ = {**os.environ, **request.getfixturevalue(cluster)}
+    found = request.getfixturevalue(cluster)
+    environ = {**os.environ, **getattr(found, "env", found)}
     run = RunDir(tmp_path / 'ru\'n 50%j "q" #x $HOME;é' / "odd" / "1-a")
     run.root.mkdir(parents=True)
     python = tmp_path / "py 'thon"
