@@ -16,6 +16,7 @@ by `share: group`); keys, `env.json` and requests are always 0600/0700.
     RUN/typed.json           what `submit` was given, 0600   RUN/bash-requeues    counted by the batch script
     RUN/continued.json       the newest --continue           RUN/submitting       sbatch was asked, its answer not written down
     RUN/config.<n>.yaml      as it was before continuation n RUN/requeue.json     decided, and not seen yet (`policy.spool`)
+    RUN/watch.jsonl          what `ftsup watch` did
 """
 
 from __future__ import annotations
@@ -131,6 +132,11 @@ class RunDir:
         next leader removes what its own grant proves done; `ftsup watch` carries out what nobody else does any more.
         """
         return self.root / "requeue.json"
+
+    @property
+    def watched(self) -> Path:
+        """What `ftsup watch` said and did."""
+        return self.root / "watch.jsonl"
 
     @property
     def submitting(self) -> Path:

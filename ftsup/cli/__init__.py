@@ -35,6 +35,7 @@ COMMANDS = {
     "requeue": ("ftsup.cli.steer", "requeue", "Give a run's job back to the queue, also without some nodes."),
     "pause": ("ftsup.cli.steer", "pause", "Save where the script can, then release a run's job."),
     "cancel": ("ftsup.cli.steer", "cancel", "End a run for good."),
+    "watch": ("ftsup.cli.watch", "watch", "Look after runs from a login node: see to what no leader can."),
     "checkpoints": ("ftsup.cli.checkpoints", "checkpoints", "Look at, verify, seal, choose and prune checkpoints."),
     "clean": ("ftsup.cli.clean", "clean", "Remove the logs and incidents of old runs."),
     "doctor": ("ftsup.cli.doctor", "doctor", "Look for what will not work here, and say what to set."),

@@ -1,0 +1,359 @@
+"""One look of `ftsup watch` at all runs of a folder: reads them, asks each cluster once, decides by `report.minding`, and acts.
+
+Before it acts it reads the run and asks about its job anew, and writes into the run's own `watch.jsonl` what it is about to do: a run
+where that cannot be written is only looked at. Trouble with one run, or one cluster, is a line, and the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ftsup import eventlog
+from ftsup.cli import cluster
+from ftsup.cli.cluster import Cluster
+from ftsup.cli.ports import Ports
+from ftsup.cli.watchlock import Memory, Remembered
+from ftsup.config import from_json
+from ftsup.errors import FtsupError, Refused, SlurmError, Unavailable
+from ftsup.plain import decode_plain, read_plain, told
+from ftsup.policy.spool import Spool
+from ftsup.ports import Job, JobState, Slurm
+from ftsup.report import runs
+from ftsup.report.deeds import append_deed, read_deeds
+from ftsup.report.minding import Deed, Do, Finding, Seen, decide, is_new
+from ftsup.report.story import tell
+from ftsup.rundir import RunDir
+from ftsup.slurm import chain
+
+PACE_S = 120.0
+"""A look counts at most so much silence, however long the last one is ago: a clock may jump, and watch may have been away."""
+AT_END = frozenset({"close", "requeue"})
+"""Words of status.json for a leader that gives its job back."""
+
+
+AT_AN_END = frozenset({"gone", "ended", "cancelled in Slurm"})
+"""Rows of the table after which nothing comes by itself."""
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """A line for people, and one of `--json`."""
+
+    wall: str
+    run: str
+    do: Do
+    text: str
+    about: str = ""
+    job: str = ""
+    hint: str = ""
+    failed: str = ""
+    """Why it came to nothing."""
+    new: bool = True
+    """It was not told by an earlier look."""
+
+
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look came to."""
+
+    said: tuple[Said, ...] = ()
+    minded: int = 0
+    """Runs that are not over."""
+    away: bool = False
+    """A cluster did not answer."""
+    hurry: bool = False
+    """A job is on its way back to the queue, and `--start-now` waits for it."""
+
+
+class _BrokenError(Exception):
+    """A run directory that cannot be judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minded:
+    """A run that is not over, as it was read."""
+
+    place: RunDir
+    seen: Seen
+    cluster: Cluster
+
+
+@dataclass(slots=True, kw_only=True)
+class Minder:
+    """Looks after the runs of a folder. `acts`: it may do more than look."""
+
+    ports: Ports
+    runs_dir: Path
+    memory: Memory
+    start_now: bool
+    acts: bool
+    _said: list[Said] = field(default_factory=list)
+    _training: list[RunDir] = field(default_factory=list)
+    """Those that ran at the last look, and were not giving their jobs back."""
+
+    def gives_back(self) -> bool:
+        """Whether one of those that ran gives its job back by now. Nobody is asked: their directories tell."""
+        return any(_giving(place) for place in self._training)
+
+    def look(self) -> Looked:
+        """One look at all of them."""
+        self._said, self._training = [], []
+        now_s = self.ports.now().timestamp()
+        passed_s = min(max(now_s - self.memory.looked_s, 0.0), PACE_S)
+        self.memory.looked_s = now_s
+        groups: dict[str, list[Minded]] = defaultdict(list)
+        for place in self._places():
+            if (one := self._read(place, passed_s)) is not None:
+                groups[one.cluster.state].append(one)
+        away, hurry = False, False
+        for state, minded in groups.items():
+            rows = self._queue(state, minded[0].cluster)
+            if rows is None:
+                away = True
+                continue
+            for one in minded:
+                hurry |= self._mind(one, rows)
+        return Looked(said=tuple(self._said), minded=sum(map(len, groups.values())), away=away, hurry=hurry)
+
+    # Reading --------------------------------------------------------------------------------------------------------------
+
+    def _places(self) -> list[RunDir]:
+        try:
+            found = runs.places(self.runs_dir)
+        except OSError as error:
+            self._say(self.runs_dir.name, Finding(do=Do.NOTHING, text=f"{self.runs_dir} cannot be read: {told(error)}"))
+            return []
+        here = {place.id for place in found}
+        self.memory.runs = {name: kept for name, kept in self.memory.runs.items() if name in here}
+        return found
+
+    def _read(self, place: RunDir, passed_s: float) -> Minded | None:
+        """A run that is not over; None: it is, or there is trouble with it, which is said."""
+        kept = self.memory.runs.setdefault(place.id, Remembered())
+        try:
+            _ours(place)
+            sign = _sign(place)
+            if kept.over and kept.sign == sign:
+                return None
+            kept.quiet_s = kept.quiet_s + passed_s if kept.sign == sign else 0.0
+            kept.sign = sign
+            one = self._minded(place, quiet_s=kept.quiet_s)
+        except _BrokenError as error:
+            self._trouble(place, kept, str(error))
+            return None
+        except OSError as error:
+            self._trouble(place, kept, f"it cannot be read: {told(error)}")
+            return None
+        kept.said = ""
+        kept.over = one.seen.over and not one.seen.unwanted
+        return None if kept.over or not one.seen.job else one
+
+    def _trouble(self, place: RunDir, kept: Remembered, text: str) -> None:
+        self._say(place.named_from(self.ports.cwd), Finding(do=Do.NOTHING, text=text), new=kept.said != text)
+        kept.said = text
+
+    def _minded(self, place: RunDir, *, quiet_s: float) -> Minded:
+        if not runs.is_run(place.root):
+            raise _BrokenError("there is no config.json to read")
+        view = runs.view(place, tell(eventlog.gist(place.events)), ())
+        story = view.story
+        unwanted = "cancelled" if view.cancelled else "paused" if view.paused else ""
+        seen = Seen(
+            name=place.named_from(self.ports.cwd),
+            job=view.job,
+            over=story.stage.over,
+            unwanted=unwanted,
+            begun=story.grants > 0 and story.job == view.job,
+            spool=_spool(place),
+            quiet_s=quiet_s,
+            deeds=read_deeds(place),
+        )
+        return Minded(place=place, seen=seen, cluster=cluster.of_run(place))
+
+    def _queue(self, state: str, chosen: Cluster) -> dict[str, Job] | None:
+        """Every job of ours there; None: no answer, which is said once."""
+        try:
+            rows = {row.job_id: row for row in self._slurm(chosen).queue()}
+        except SlurmError as error:
+            text = f"Slurm was asked in vain, and nothing is done until it answers: {error.message}"
+            new = state not in self.memory.said
+            self._say(state or "slurm", Finding(do=Do.NOTHING, text=text, hint=error.hint), new=new)
+            self.memory.said[state] = text
+            return None
+        self.memory.said.pop(state, None)
+        return rows
+
+    def _slurm(self, chosen: Cluster) -> Slurm:
+        return self.ports.slurm(chosen.environ(self.ports.environ))
+
+    # Minding --------------------------------------------------------------------------------------------------------------
+
+    def _mind(self, one: Minded, rows: Mapping[str, Job]) -> bool:
+        """Do what is to be done about one run; whether it is worth to look again soon."""
+        seen, row = one.seen, rows.get(one.seen.job)
+        found = self._decide(seen, row, rows.get(seen.spool.job) if seen.spool else None)
+        kept = self.memory.runs[one.place.id]
+        if found.do is Do.NOTHING or not is_worth(found, seen, row):
+            kept.over |= found.about in AT_AN_END or bool(seen.unwanted and not (row and row.lives))
+            if found.about:
+                self._say(seen.name, found, job=seen.job, new=False)
+        else:
+            try:
+                self._confirmed(one, found, kept)
+            except SlurmError as error:
+                self._say(seen.name, found, job=seen.job, failed=error.message)
+            except _BrokenError as error:
+                self._trouble(one.place, kept, str(error))
+            except OSError as error:
+                self._trouble(one.place, kept, f"it cannot be read: {told(error)}")
+        return self.start_now and self._comes_back(one, row)
+
+    def _decide(self, seen: Seen, row: Job | None, spooled: Job | None) -> Finding:
+        now_s = self.ports.now().timestamp()
+        return decide(seen, row, now_s=now_s, start_now=self.start_now, spooled=spooled)
+
+    def _comes_back(self, one: Minded, row: Job | None) -> bool:
+        """Whether its job is about to be pending again."""
+        if row is None or one.seen.unwanted or row.completing or row.state is not JobState.RUNNING:
+            return row is not None and row.completing and not one.seen.unwanted
+        giving = _giving(one.place)
+        if not giving:
+            self._training.append(one.place)
+        return giving
+
+    def _confirmed(self, one: Minded, found: Finding, kept: Remembered) -> None:
+        """Read and ask once more, about this run alone; where it still holds, write it down and do it."""
+        slurm = self._slurm(one.cluster)
+        job = slurm.show(one.seen.job)
+        one = self._minded(one.place, quiet_s=one.seen.quiet_s)
+        apart = one.seen.spool is not None and one.seen.spool.job != one.seen.job
+        spooled = slurm.show(one.seen.spool.job) if one.seen.spool and apart else None
+        again = self._decide(one.seen, job, spooled)
+        if again.do is Do.NOTHING or (again.do, again.about) != (found.do, found.about) or not is_worth(again, one.seen, job):
+            return
+        undone = "" if again.do is Do.SAY else ", but watch only looks"
+        if not self.acts:
+            self._trouble(one.place, kept, f"{again.text}{undone}")
+            return
+        try:
+            self._write(one.place, again, job)
+        except OSError as error:
+            undone = undone and ", but nothing is done"
+            self._trouble(one.place, kept, f"{again.text}{undone} ({one.place.watched.name} cannot be written: {told(error)})")
+            return
+        if again.do is Do.SAY:
+            self._say(one.seen.name, again, job=job.job_id)
+            return
+        try:
+            self._do(one, again, slurm)
+            self._still_wanted(one, again, slurm)
+        except FtsupError as error:
+            with suppress(OSError):
+                self._write(one.place, again, job, failed=error.message)
+            self._say(one.seen.name, again, job=job.job_id, failed=error.message)
+        else:
+            self._say(one.seen.name, again, job=job.job_id)
+
+    def _do(self, one: Minded, found: Finding, slurm: Slurm) -> None:
+        job = one.seen.job
+        if found.do is Do.REQUEUE:
+            slurm.requeue(one.seen.spool.job if one.seen.spool else job)
+        elif found.do is Do.RELEASE:
+            slurm.release(job)
+        elif found.do is Do.START:
+            slurm.start_now(job)
+        elif found.do is Do.CANCEL:
+            slurm.cancel(job)
+        elif found.do is Do.SUCCEED:
+            _succeed(one, slurm)
+
+    def _still_wanted(self, one: Minded, found: Finding, slurm: Slurm) -> None:
+        """Somebody may have cancelled or paused it in this very moment: nothing that we began may stay."""
+        if found.do is Do.CANCEL or not (one.place.cancelled.exists() or one.place.paused.exists()):
+            return
+        for job in {one.seen.job, *runs.jobs(one.place)[-1:]}:
+            slurm.cancel(job)
+
+    def _write(self, place: RunDir, found: Finding, job: Job, *, failed: str = "") -> None:
+        now = self.ports.now()
+        append_deed(
+            place,
+            Deed(
+                wall=now.isoformat(timespec="milliseconds"),
+                at_s=round(now.timestamp(), 3),
+                do=found.do,
+                about=found.about,
+                job=job.job_id,
+                restarts=job.restarts,
+                text=found.text,
+                failed=failed,
+            ),
+        )
+
+    def _say(self, run: str, found: Finding, *, job: str = "", new: bool = True, failed: str = "") -> None:
+        wall = self.ports.now().isoformat(timespec="seconds")
+        self._said.append(
+            Said(wall=wall, run=run, do=found.do, about=found.about, job=job, text=found.text, hint=found.hint, failed=failed, new=new)
+        )
+
+
+def is_worth(found: Finding, seen: Seen, row: Job | None) -> bool:
+    """What is only said is said once."""
+    return found.do is not Do.SAY or is_new(found, seen, row)
+
+
+def _giving(place: RunDir) -> bool:
+    """Its leader gives the job back, or did so last."""
+    now, _ = runs.now_of(place)
+    return now is not None and now.stage in AT_END
+
+
+def _ours(place: RunDir) -> None:
+    if place.root.stat().st_uid != os.getuid():
+        raise _BrokenError("it belongs to somebody else, and is left to them")
+
+
+def _sign(place: RunDir) -> str:
+    """Changes when the leader, or the next one, writes anything."""
+    return "/".join(part for path in (place.status, place.events, place.jobs) for part in _facts(path))
+
+
+def _facts(path: Path) -> Iterator[str]:
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        yield "-"
+    else:
+        yield f"{facts.st_ino}.{facts.st_mtime_ns}.{facts.st_size}"
+
+
+def _spool(place: RunDir) -> Spool | None:
+    try:
+        return decode_plain(read_plain(place.requeue), Spool)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise _BrokenError(f"{place.requeue.name} cannot be read: {told(error)}") from None
+
+
+def _succeed(one: Minded, slurm: Slurm) -> None:
+    """One successor of the spool's job; its id is written down, and the spool is done."""
+    spool, place = one.seen.spool, one.place
+    assert spool is not None
+    if not spool.job.isdecimal():
+        raise Refused(f"job {spool.job} is a task of an array, which has no successor of its own")
+    try:
+        own = from_json(read_plain(place.config_json)).slurm.exclude
+    except ValueError as error:
+        raise Unavailable(f"{place.config_json} cannot be read: {told(error)}") from None
+    found = chain.successor(slurm, spool.job, number=int(spool.job), script=place.script, nodes=spool.avoid, own=own)
+    fd = os.open(place.jobs, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    with os.fdopen(fd, "w") as file:
+        file.write(f"{found.job}\n")
+    with suppress(FileNotFoundError):
+        place.requeue.unlink()
