@@ -494,6 +494,7 @@ class SlurmSaid(Event, frozen=True, kw_only=True):
     restarts: int = 0
     left_s: float | None = None
     kill_wait_s: float | None = None
+    unkillable_s: float | None = None
     requeueable: bool = True
     reason: str = ""
     preempted: bool = False
@@ -690,6 +691,8 @@ class Launch(Order, frozen=True, kw_only=True):
     """The cluster's KillWait, where Slurm said it."""
 
 
+    unkillable_s: float | None = None
+    """Its UnkillableStepTimeout."""
 class Collect(Order, frozen=True, kw_only=True):
     """Take evidence; at most so long."""
 

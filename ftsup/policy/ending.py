@@ -303,7 +303,7 @@ def _as_wished(state: State, wish: Wish, verdict: Verdict, fault: str, rules: Ru
 
 def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     if event.kill_wait_s is not None:
-        state = replace(state, kill_wait_s=event.kill_wait_s)
+        state = replace(state, kill_wait_s=event.kill_wait_s, unkillable_s=event.unkillable_s)
     state = _watch_end(state, event, rules)
     if not rules.can_requeue:
         return state

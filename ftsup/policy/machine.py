@@ -118,6 +118,7 @@ def _orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:
                 median_s=state.median_s,
                 restart_s=state.restart_s,
                 kill_wait_s=state.kill_wait_s,
+                unkillable_s=state.unkillable_s,
             )
             for n in state.waiting
         )

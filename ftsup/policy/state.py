@@ -214,6 +214,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     termed: tuple[str, ...] = ()
     """Nodes whose supervisors were told to end."""
     signalled: bool = False
+    unkillable_s: float | None = None
     """The leader itself was told to end."""
     alone: bool = False
     """The step has ended: no supervisor that was started with it is left."""

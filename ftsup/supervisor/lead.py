@@ -102,6 +102,7 @@ class Lead:
         self.unwritten: list[Line] = []
         self.pending: list[Pending] = []
         self.kill_wait_s: float | None = None
+        self.unkillable_s: float | None = None
         self.silent_t: dict[str, float] = {}
         self.status_t = self.requests_t = 0.0
         self.counted = False
@@ -117,14 +118,14 @@ class Lead:
         self.signals = Signals(*ENDINGS, self.warning)
         self.loop = Loop(clock, tick_s=config.waits.tick_s, late_s=config.waits.late_s)
         self.calls: Calls[list[LeaderEvent]] = Calls()
-        self.clerk: Clerk[list[LeaderEvent]] = Clerk(now=clock.now())
-        me = Me(run=run.id, job=grant.job, host=grant.host, folder=str(run.root), wall=clock.wall(), force=config.checkpoint.force)
-        self.checkpoints = Checkpoints(config, me, now=clock.now())
-        keys = read_keys(run.keys)
         self.asking: set[str] = set()
         """Questions to Slurm that have no answer yet: none is asked twice at once."""
         self.unanswered = False
         """Slurm did not answer the last question, and that was told."""
+        self.clerk: Clerk[list[LeaderEvent]] = Clerk(now=clock.now())
+        me = Me(run=run.id, job=grant.job, host=grant.host, folder=str(run.root), wall=clock.wall(), force=config.checkpoint.force)
+        self.checkpoints = Checkpoints(config, me, now=clock.now())
+        keys = read_keys(run.keys)
         self.link = LeaderLink(keys, instance=f"{grant.host}:{clock.now():.3f}", port=self._port())
         self.step = starter.Step(self.local, run.root, grant.environ)
         self.teller = Teller(config, held, self.local, run=run, job=grant.job, env=grant.environ)
@@ -407,36 +408,22 @@ class Lead:
             self._take([replace(event, t=now) for event in known], now)
 
     def _slurm(self, op: str, now: float, then: Callable[[Any], list[LeaderEvent]], **args: object) -> None:
+        if op in self.asking:
+            return  # that answer is for both: a controller that hangs must not find a crowd when it goes on
+
         def done(done: proc.Done) -> list[LeaderEvent]:
+            self.asking.discard(op)
             try:
-                return then(call.decode(done.out))
+                found = then(call.decode(done.out))
             except SlurmError as error:
                 why = error.message if done.code is not None else f"{error.message} ({done.why})"
                 told = self._answered() if isinstance(error, Refused) else self._silence(why)
                 return [ev.SlurmFailed(op=op, kind=type(error).__name__, why=why), *told]
             return [*found, *self._answered()]
 
+        self.asking.add(op)
         self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.grant.environ, cwd=self.local)
 
-    def _ask_config(self) -> None:
-        """KillWait is Slurm's to say."""
-
-        def said(config: Mapping[str, str]) -> list[LeaderEvent]:
-            words = config.get("KillWait", "").split()
-        if op in self.asking:
-            return  # that answer is for both: a controller that hangs must not find a crowd when it goes on
-
-            self.kill_wait_s = float(words[0]) if words and words[0].isdigit() else None
-            self.asking.discard(op)
-            return []
-
-        self._slurm("config", self.clock.now(), said)
-
-    def _record_code(self) -> None:
-        """Which code this grant runs; a change since the last one is said."""
-        self.asking.add(op)
-
-        def recorded(done: proc.Done) -> list[LeaderEvent]:
     def _silence(self, why: str) -> list[LeaderEvent]:
         """Slurm does not answer: told once, until it does."""
         if self.unanswered:
@@ -464,6 +451,10 @@ class Lead:
 
         self._slurm("config", self.clock.now(), said)
 
+    def _record_code(self) -> None:
+        """Which code this grant runs; a change since the last one is said."""
+
+        def recorded(done: proc.Done) -> list[LeaderEvent]:
             return [ev.Noted(text=done.out.strip())] if done.ok and done.out.strip() else []
 
         grant = self.state.epoch.grant + (0 if self.state.job == self.grant.job and self.state.restarts == self.grant.restarts else 1)
@@ -472,8 +463,15 @@ class Lead:
         self.calls.start(argv, now=self.clock.now(), limit_s=60.0, then=recorded, cwd=self.local)
 
     def _ask_slurm(self, _order: ev.AskSlurm, now: float) -> None:
+        self._show(now)
+        if self.kill_wait_s is None:  # Slurm did not answer when we began
+            self._ask_config()
+
+    def _show(self, now: float) -> None:
         def said(job: Job) -> list[LeaderEvent]:
-            left_s = None if job.limit_s is None else max(job.limit_s - job.run_s, 0.0)
+            left_s = job.ends_in_s
+            if left_s is None and job.limit_s is not None:
+                left_s = max(job.limit_s - job.run_s, 0.0)
             return [
                 ev.SlurmSaid(
                     state=job.state.value,
@@ -481,6 +479,7 @@ class Lead:
                     restarts=job.restarts,
                     left_s=left_s,
                     kill_wait_s=self.kill_wait_s,
+                    unkillable_s=self.unkillable_s,
                     requeueable=job.requeueable,
                     reason=job.reason,
                 )
@@ -501,8 +500,6 @@ class Lead:
             self.clerk.ask("add_line", now=self.clock.now(), limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=job)
             return [ev.Chained(job=job)]
 
-        if self.kill_wait_s is None:  # Slurm did not answer when we began
-            self._ask_config()
         avoided = sorted({*self.config.slurm.exclude, *self.state.history.avoided})
         args = [f"--dependency=afterany:{self.grant.job}", *([f"--exclude={','.join(avoided)}"] if avoided else [])]
         self._slurm("submit", now, submitted, script=str(self.run_dir.script), args=args)
@@ -567,6 +564,12 @@ class Lead:
         ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and not self.saying and self.step.ended()
         ended = ended and (self.checkpoints.over or self.state.stage is not Stage.OVER)
         return ended or self.clock.now() >= self.quit_t
+
+
+def seconds_of(config: Mapping[str, str], key: str) -> float | None:
+    """`30 sec`, as Slurm's configuration says it."""
+    words = config.get(key, "").split()
+    return float(words[0]) if words and words[0].isdigit() else None
 
 
 def nothing(_answer: object) -> list[LeaderEvent]:

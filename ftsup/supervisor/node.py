@@ -49,8 +49,6 @@ LEAVE_S = 5.0
 """The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
 TOLD_LEAVE_S = 2.0
 """The same where we were told to end: KillWait runs."""
-TOLD_KILL_S = 2.0
-"""What does not die of SIGKILL then (a rank in a write to a disk that hangs) is the kernel's, and Slurm's to wait for."""
 LOGS_S = 1.0
 SEE_S = 1.0
 """Between two looks at files that are not there yet."""
@@ -435,7 +433,8 @@ class NodeSupervisor:
                 proof=at["out"] / PROOF,
                 ignored=(launch.warning(self.config),),
             )
-            self.child = children.start(spec)
+            unkillable_s = children.KILL_LIMIT_S if act.order.unkillable_s is None else act.order.unkillable_s
+            self.child = children.start(spec, kill_limit_s=min(children.KILL_LIMIT_S, unkillable_s))
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
             fault = Fault(how=How.SETUP, node=self.place.node, error=f"{error.strerror or error}{where}")
@@ -485,7 +484,8 @@ class NodeSupervisor:
 
     def _end_child(self, act: machine.EndChild, now: float) -> None:
         if self.child is not None:
-            kill_limit_s = TOLD_KILL_S if self.ending else None
+            # What does not die of SIGKILL then is the kernel's, and Slurm's to wait for; the rest of the margin is for saying so.
+            kill_limit_s = self.rules.kill_margin_s / 2 if self.ending else None
             self.child.stop(grace_s=act.grace_s, now=now, linger=self._owes(), kill_limit_s=kill_limit_s)
 
     def _owes(self) -> bool:

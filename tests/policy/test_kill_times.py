@@ -1,0 +1,33 @@
+"""How long a kill may take is Slurm's to say: every attempt is launched with it, and a TERM fits into it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from ftsup import events as ev
+from ftsup.policy import node as noding
+from tests.policy.test_review import NODES, ONE, RULES, Bench, Desk
+
+
+def test_what_slurm_says_reaches_each_launch_and_silence_changes_nothing() -> None:
+    desk = Desk().lead()
+    desk.tell(ev.SlurmSaid(state="RUNNING", kill_wait_s=7.0, unkillable_s=50.0), ev.SlurmSaid(state="RUNNING"))
+    desk.tell(*(ev.NodeUp(node=node, instance=f"{node}:1") for node in NODES), ev.CheckpointPicked(epoch=ONE))
+    desk.tell(*(ev.Prepared(node=node, epoch=ONE, address="a", port=1) for node in NODES))
+    launches = [order for order in desk.all if isinstance(order, ev.Launch)]
+    assert [(order.kill_wait_s, order.unkillable_s) for order in launches] == [(7.0, 50.0)] * 2
+
+
+@pytest.mark.parametrize(
+    "kill_wait_s, grace_s",
+    [(30.0, 28.0), (5.0, 3.0), (1.0, 0.5), (600.0, 60.0), (None, 18.0)],
+)
+def test_the_grace_fits_the_clusters_kill_wait(kill_wait_s: float | None, grace_s: float) -> None:
+    """None: Slurm did not say; then what the rules hold for usual."""
+    rules = replace(RULES, grace_s=60.0, kill_wait_s=20.0)
+    bench = Bench()
+    bench.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(noding.SetupEnded(t=0.0))
+    bench.order(ev.Launch(node="n1", epoch=ONE, node_rank=0, nodes=1, address="a", port=1, kill_wait_s=kill_wait_s))
+    _, acts = noding.step(bench.state, noding.Signal(t=1.0, warning=False), rules)
+    assert [act.grace_s for act in acts if isinstance(act, noding.EndChild)] == [grace_s]
