@@ -47,6 +47,8 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
     """With `env`."""
     typed: Typed | None
     chosen: Cluster
+    held: tuple[str, ...] = ()
+    """Jobs of it that nobody but an admin can begin again."""
 
 
 class After(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,10 +82,11 @@ def go_on(ports: Ports, name: str, *, runs_dir: Path, file: Path | None, sets: S
         run.script: script,
         run.continued: msgspec.json.encode(continuation),
         **({run.typed: msgspec.json.encode(after.typed)} if after.typed else {}),
-        **dict.fromkeys((run.cancelled, run.paused, run.root / "bash-requeues"), None),
+        **dict.fromkeys((run.cancelled, run.paused, run.requeue, run.root / "bash-requeues"), None),
     }
     _check(run, script)
     with claimed(ports, run), _in_place(run, files, n):
+        _end_held(ports, before)
         copy_worker(run)
         _set_requests_aside(run)
         job = submit_run(ports, run, before.chosen)
@@ -109,9 +112,13 @@ def _before(ports: Ports, run: RunDir) -> Before:
         raise RunError(f"{view.id} belongs to somebody else: only its owner can continue it")
     chosen = cluster.of_run(run)
     slurm = ports.slurm(chosen.environ(ports.environ))
+    held: list[str] = []
     for job in dict.fromkeys(job for job in (view.job, view.story.job) if job):
         found = slurm.show(job)
-        if found.lives:
+        if found.held and "maxrequeue" in found.reason.lower():
+            click.echo(f"its job {job} is held for good, after too many failed launches ({found.reason}): it is cancelled first", err=True)
+            held.append(job)
+        elif found.lives:
             state = "is ending" if found.completing else f"is {found.state.value.lower()}"
             raise RunError(
                 f"{view.id} goes on by itself: its job {job} {state}", hint=f"ftsup pause {view.id} ends that job, ftsup stop as well"
@@ -120,7 +127,16 @@ def _before(ports: Ports, run: RunDir) -> Before:
     click.echo(said(view), err=True)
     if kept_out := _kept_out(run):
         click.echo(f"kept out before, and not any more: {kept_out}; --set slurm.exclude='[{kept_out}]' keeps them out", err=True)
-    return Before(run=run, view=view, config=_config(run), typed=read_typed(run), chosen=chosen)
+    return Before(run=run, view=view, config=_config(run), typed=read_typed(run), chosen=chosen, held=tuple(held))
+
+
+def _end_held(ports: Ports, before: Before) -> None:
+    """Two jobs of one run are one too many, even where one of them only lies there."""
+    slurm = ports.slurm(before.chosen.environ(ports.environ))
+    for job in before.held:
+        slurm.cancel(job)
+        if slurm.show(job).lives:
+            raise RunError(f"{before.view.id}: job {job} was cancelled, and Slurm still has it", hint="again in a minute")
 
 
 def _nothing_lost(run: RunDir, view: View) -> None:

@@ -226,6 +226,31 @@ def test_a_run_whose_job_is_alive_goes_on_by_itself(tmp_path, monkeypatch, begin
         go_on(world)
 
 
+def test_a_job_that_slurm_holds_for_good_is_cancelled_before_another_one_follows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    world = World(tmp_path)
+    world.submit()
+    world.slurm.jobs["1"].held, world.slurm.jobs["1"].why = True, "JobHoldMaxRequeue"
+    world.run.requeue.write_text('{"job": "1", "restarts": 0}')
+    _, lines = go_on(world)
+    assert "its job 1 is held for good, after too many failed launches (JobHoldMaxRequeue): it is cancelled first" in lines
+    assert {job: record.state for job, record in world.slurm.jobs.items()} == {"1": JobState.CANCELLED, "2": JobState.PENDING}
+    assert not world.run.requeue.exists()
+
+
+def test_a_job_that_is_held_and_cannot_be_cancelled_has_no_second_one_beside_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    world = World(tmp_path)
+    world.submit()
+    world.slurm.jobs["1"].held, world.slurm.jobs["1"].why = True, "JobHoldMaxRequeue"
+    monkeypatch.setattr(world.slurm, "cancel", lambda _job: None)
+    before = snapshot(world.run)
+    with pytest.raises(RunError, match="job 1 was cancelled, and Slurm still has it"):
+        go_on(world)
+    assert list(world.slurm.jobs) == ["1"]
+    assert snapshot(world.run) == before
+
+
 def test_the_job_that_leads_counts_as_well_as_the_one_that_was_written_down(world):
     told(world.run)
     world.run.jobs.write_text("77\n")
