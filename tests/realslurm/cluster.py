@@ -72,7 +72,7 @@ class Plan:
     nodes: tuple[str, ...] = NODES
     proctrack: str = "linuxproc"
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Lines of slurm.conf, added or in place of ours."""
+    """Lines of slurm.conf, added or in place of ours; `{folder}` in a value is the cluster's own."""
     partitions: tuple[str, ...] = (MAIN,)
     """What follows `PartitionName=`; State=UP and DefMemPerCPU are ours."""
     users: bool = False
@@ -470,7 +470,7 @@ def _write_configuration(folder: Path, plan: Plan) -> Path:
         "SchedulerParameters": "bf_interval=1,sched_interval=1,batch_sched_delay=1",
         # Job ids of two clusters on one machine must differ: both trackings use cgroups named by job id.
         "FirstJobId": 1000 + ports[0] * 10,
-        **plan.settings,
+        **{key: str(value).replace("{folder}", str(folder)) for key, value in plan.settings.items()},
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
     for node, port in zip(plan.nodes, ports[1:], strict=True):
