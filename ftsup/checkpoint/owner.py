@@ -9,18 +9,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from ftsup.checkpoint.disk import make_folders, publish, read_small, remove_tree
 from ftsup.checkpoint.home import Home
 from ftsup.errors import Busy, SlurmError
-from ftsup.ports import Disk, Slurm
+from ftsup.ports import Disk, JobState, Slurm
 from ftsup.rundir import RunDir
 
+T = TypeVar("T")
 _FILE = "owner.json"
 
 
@@ -64,18 +66,79 @@ def read_owner(disk: Disk, home: Home) -> Owner | None:
 
 
 def alive(owner: Owner, slurm: Slurm) -> Life:
-    """Whether any job of the owning run is in Slurm's hands: a requeued one comes back. Blocks as long as Slurm does."""
-    jobs = {owner.job}
-    with contextlib.suppress(OSError):
-        jobs |= set(RunDir(Path(owner.folder)).jobs.read_text(encoding="utf-8", errors="replace").split()) if owner.folder else set()
-    life = Life.OVER if jobs - {""} else Life.UNKNOWN
-    for job in sorted(jobs - {""}):
+    """Whether any job of the owning run is in Slurm's hands: a requeued one comes back. Blocks as long as Slurm does.
+
+    A job that Slurm does not know is over where it was this very cluster's (it forgets only what has ended), or the run itself says so.
+    """
+    run = RunDir(Path(owner.folder)) if owner.folder else None
+    jobs = ({owner.job} | _jobs(run)) - {""}
+    life, forgotten = (Life.OVER if jobs else Life.UNKNOWN), False
+    try:
+        same = _same_cluster(run, slurm)
+    except SlurmError:
+        return Life.UNKNOWN
+    for job in sorted(jobs) if same is not False else ():
         try:
-            if slurm.show(job).lives:
-                return Life.ALIVE
+            found = slurm.show(job)
         except SlurmError:
             life = Life.UNKNOWN
-    return life
+            continue
+        if found.lives:
+            return Life.ALIVE
+        forgotten = forgotten or found.state is JobState.GONE
+    if same or (same is None and not forgotten) or _says_over(run, sorted(_jobs(run) or jobs, key=_age)):
+        return life
+    return Life.UNKNOWN
+
+
+class _Where(msgspec.Struct, frozen=True):
+    """Of `cluster.json`, what is asked here."""
+
+    state: str = ""
+    name: str = ""
+
+
+class _Decision(msgspec.Struct, frozen=True):
+    verdict: str = ""
+
+
+_FOR_GOOD = {"finished", "stop", "cancelled"}
+
+
+def _jobs(run: RunDir | None) -> set[str]:
+    try:
+        return set(run.jobs.read_text(encoding="utf-8", errors="replace").split()) if run else set()
+    except OSError:
+        return set()
+
+
+def _age(job: str) -> list[int]:
+    return [int(part) for part in job.split("_") if part.isdecimal()]
+
+
+def _same_cluster(run: RunDir | None, slurm: Slurm) -> bool | None:
+    """Whether the run's jobs are this Slurm's; None: nothing is written down. A mock is its directory, where whoever asks stands."""
+    where = _read(run.root / "cluster.json", _Where) if run else None
+    if where is None or not (where.name or where.state):
+        return None
+    return bool(where.state) or slurm.config().get("ClusterName", where.name) == where.name
+
+
+def _says_over(run: RunDir | None, jobs: Sequence[str]) -> bool:
+    """The run's own record: the last word of the leader of its newest job."""
+    if run is None or not jobs:
+        return False
+    job = jobs[-1]
+    names = sorted(run.decision(job, 0).parent.glob(f"{job}.*.json"), key=lambda path: int(path.suffixes[-2][1:]))
+    last = _read(names[-1], _Decision) if names else None
+    return last is not None and last.verdict in _FOR_GOOD
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, ValueError):
+        return None
 
 
 def objection(present: Owner, me: Owner, *, life: Life) -> str:

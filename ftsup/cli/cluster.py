@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ftsup.cli.ports import Ports
+from ftsup.errors import Unavailable
 from ftsup.plain import decode_plain, read_plain
 from ftsup.ports import Slurm
 from ftsup.rundir import RunDir
@@ -26,10 +27,12 @@ class Kind(Enum):
     MOCK = "mock"
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The Slurm of a run. `state`: the mock's directory; empty: the real one."""
 
     state: str = ""
+    name: str = ""
+    """ClusterName of the real one, where it was told at submission: another cluster knows nothing of its jobs."""
 
     def environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """The environment in which its commands are found."""
@@ -93,14 +96,28 @@ def looking(run: RunDir, *, ports: Ports) -> Slurm:
         client = decode_plain(read_plain(run.config_json), _Kept).slurm.client
     except (OSError, ValueError):
         client = _COMMANDS
+    commands = acting(run, ports=ports)
     if cluster.state or client not in {_AUTO, _PYSLURM} or (client == _AUTO and find_spec("pyslurm") is None):
-        return ports.slurm(environ)
+        return commands
     from ftsup.config.keys import Client  # noqa: PLC0415 - few sites have pyslurm, and this takes its time
     from ftsup.slurm import pyslurm  # noqa: PLC0415 - as above
 
     if pyslurm.choose(Client(client), environ=environ).client is Client.COMMANDS:
-        return ports.slurm(environ)
-    return pyslurm.PySlurm(pyslurm.module(), commands=ports.slurm(environ))
+        return commands
+    return pyslurm.PySlurm(pyslurm.module(), commands=commands)
+
+
+def acting(run: RunDir, *, ports: Ports) -> Slurm:
+    """The port by commands for a run's jobs. Unavailable where this host's Slurm is another cluster: it would not know them, or know
+    others by their numbers.
+    """
+    chosen = of_run(run)
+    slurm = ports.slurm(chosen.environ(ports.environ))
+    if chosen.name and (here := slurm.config().get("ClusterName", "")) not in {"", chosen.name}:
+        raise Unavailable(
+            f"{run.id} is on cluster {chosen.name}, and this host asks cluster {here}", hint=f"type it on a host of {chosen.name}"
+        )
+    return slurm
 
 
 def remember(run: RunDir, cluster: Cluster) -> None:

@@ -111,7 +111,7 @@ def _before(ports: Ports, run: RunDir) -> Before:
     if run.root.stat().st_uid != os.getuid():
         raise RunError(f"{view.id} belongs to somebody else: only its owner can continue it")
     chosen = cluster.of_run(run)
-    slurm = ports.slurm(chosen.environ(ports.environ))
+    slurm = cluster.acting(run, ports=ports)
     held: list[str] = []
     for job in dict.fromkeys(job for job in (view.job, view.story.job) if job):
         found = slurm.show(job)

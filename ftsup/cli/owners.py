@@ -11,7 +11,7 @@ from ftsup.checkpoint.owner import Life, Owner, alive, objection, read_owner
 from ftsup.cli import cluster
 from ftsup.cli.ports import Ports
 from ftsup.config import Config
-from ftsup.errors import Busy, RunError
+from ftsup.errors import Busy, RunError, SlurmError
 from ftsup.report import runs
 from ftsup.rundir import RunDir
 
@@ -19,7 +19,10 @@ from ftsup.rundir import RunDir
 def life_of(owner: Owner, *, ports: Ports) -> Life:
     """Whether the run that owns the directory is over: by Slurm's word; where Slurm is silent, by the run's own."""
     run = RunDir(Path(owner.folder))
-    life = alive(owner, ports.slurm(cluster.of_run(run).environ(ports.environ)))
+    try:
+        life = alive(owner, cluster.acting(run, ports=ports))
+    except SlurmError:
+        life = Life.UNKNOWN
     if life is Life.UNKNOWN:
         with suppress(RunError, OSError):
             return Life.OVER if runs.read(run).story.stage.over else life

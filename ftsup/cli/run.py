@@ -64,6 +64,8 @@ def run(ports: Ports, file: Path, sets: tuple[str, ...], *, force: bool) -> int:
     if before is not None:
         click.echo(f"{before.id} goes on: it began in this job before Slurm requeued it", err=True)
         return _become(ports, before, config)
+    if not chosen.state:
+        chosen = replace(chosen, name=ports.environ.get("SLURM_CLUSTER_NAME", ""))
     with _made(ports, config, file, sets=sets, chosen=chosen) as made:
         for warning in warnings(config, python=ports.python, one_machine=bool(chosen.state), environ=ports.environ):
             click.echo(f"warning: {warning}", err=True)

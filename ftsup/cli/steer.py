@@ -232,7 +232,7 @@ def _lives(target: Target, what: str) -> None:
 
 
 def _slurm(ports: Ports, run: RunDir) -> Slurm:
-    return ports.slurm(cluster.of_run(run).environ(ports.environ))
+    return cluster.acting(run, ports=ports)
 
 
 # Asking -------------------------------------------------------------------------------------------------------------------

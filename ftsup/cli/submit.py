@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
+from msgspec.structs import replace
 
 from ftsup.cli import cluster, complete
 from ftsup.cli.cluster import Cluster, Kind
@@ -107,10 +109,13 @@ def submit(
     from ftsup.cli.owners import refuse_taken  # noqa: PLC0415 - it reads logs
 
     refuse_taken(config, ports=ports)
+    settings = _settings(ports, chosen)
+    if not chosen.state:
+        chosen = replace(chosen, name=settings.get("ClusterName", ""))
     with new_run(ports, config, file, sets=sets) as run:
         for warning in (
             *warnings(config, python=ports.python, one_machine=bool(chosen.state), environ=ports.environ),
-            *_late_warning(ports, config, chosen),
+            *_late_warning(config, settings),
         ):
             click.echo(f"warning: {warning}", err=True)
         job = submit_run(ports, run, chosen)
@@ -154,11 +159,16 @@ def _dry_run(ports: Ports, config: Config, kind: Kind) -> None:
         click.echo(line, err=True)
 
 
-def _late_warning(ports: Ports, config: Config, chosen: Cluster) -> list[str]:
-    """Whether this cluster's KillWait leaves the warning any use. No answer: nothing is said, the submission will tell."""
+def _settings(ports: Ports, chosen: Cluster) -> dict[str, str]:
+    """The cluster's; none where it does not answer: nothing is said of them then, the submission will tell."""
     try:
-        words = ports.slurm(chosen.environ(ports.environ)).config().get("KillWait", "").split()
+        return ports.slurm(chosen.environ(ports.environ)).config()
     except SlurmError:
-        return []
+        return {}
+
+
+def _late_warning(config: Config, settings: Mapping[str, str]) -> list[str]:
+    """Whether this cluster's KillWait leaves the warning any use."""
+    words = settings.get("KillWait", "").split()
     found = short_warning(config, kill_wait_s=float(words[0])) if words and words[0].isdigit() else ""
     return [f"slurm.signal is {config.slurm.signal}: {found}"] if found else []

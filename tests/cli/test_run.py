@@ -26,7 +26,7 @@ class World:
 
     def __init__(self, home: Path, **environ: str) -> None:
         self.home, self.became = home, []
-        tokens = itertools.count(1)
+        tokens = itertools.count(1 + len([*home.glob("ftsup-runs/demo/*")]))
         self.ports = Ports(
             environ={"PATH": os.environ["PATH"], "HOME": str(home), **environ},
             slurm=lambda _: FakeSlurm(),

@@ -299,6 +299,18 @@ def test_auto_takes_the_mock_where_there_is_no_sbatch_and_says_so(world):
     assert world.slurm.jobs["1"].env["PATH"].startswith(str(world.home / "mock"))
 
 
+def test_a_run_belongs_to_its_cluster_and_another_one_is_not_asked_about_it(world):
+    world.slurm.settings["ClusterName"] = "here"
+    world.submit()
+    assert json.loads((world.run.root / "cluster.json").read_bytes()) == {"name": "here"}
+    world.slurm.jobs.clear()
+    world.slurm.settings["ClusterName"] = "there"
+    error = world.type(submit, "--continue", world.run.id, fails=True)
+    assert isinstance(error, Unavailable)
+    assert error.message == f"{world.run.id} is on cluster here, and this host asks cluster there"
+    assert error.hint == "type it on a host of here"
+
+
 def test_the_job_is_pending_until_slurm_starts_it(world):
     world.submit()
     assert world.slurm.show("1").state is JobState.PENDING
