@@ -115,7 +115,7 @@ def _become(rank: Rank, beats: str, number: int) -> None:
         _complain(f"this rank is not watched: {error}")
         return
     atexit.register(rank.enter, EXITED)  # the first one registered runs last
-    os._exit = _exit_of(rank, beats, number)
+    os._exit = _exit_of(rank, beats, number)  # type: ignore[assignment] # its parameter has a name
     torchhook.install(rank)
     number_of_warning = os.environ.get(places.WARNING, "")
     if number_of_warning.isdigit():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WATCHED = frozenset(
     {
+        "multiprocessing.spawn",
         "torch.optim.optimizer",
         "torch.utils.data.dataloader",
         "torch.serialization",

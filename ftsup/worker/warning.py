@@ -10,6 +10,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import _thread
 import os
+import sys
 
 from .counters import HANDLES
 from .places import STACK_SIGNAL
@@ -96,3 +97,49 @@ class Kept:
             frame = frame.f_back
         if callable(self._handler):
             self._handler(number, frame)
+
+
+# Processes that the script spawns (data loaders) ----------------------------------------------------------------------
+
+
+def keep_from_spawned(module: Any, number: int) -> None:
+    """Have spawned processes import the script without setting its handler, if it does so on its top level: they are no ranks.
+
+    What `multiprocessing.spawn` sends a new process first gets one more entry. Reading it is all that it takes.
+    """
+    prepare = module.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data: dict[str, Any] = prepare(name)
+        return {**data, __name__: Deaf(number)} if _importable() else data
+
+    module.get_preparation_data = get_preparation_data
+
+
+def _importable() -> bool:
+    """Whether a new interpreter finds us; a script may have changed its environment."""
+    ours = os.path.dirname(os.path.dirname(__file__))
+    return not sys.flags.ignore_environment and ours in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+
+
+class Deaf:
+    """Makes the process that reads it deaf to what the script's top level sets for a signal."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+        return deafen, (self._number,)
+
+
+def deafen(number: int) -> None:
+    """In the new process: until it has imported the script, the signal stays as it is, which is ignored."""
+    set_action: Callable[[int, Handler], Handler] = _signal.signal
+    process = sys.modules["multiprocessing.process"]
+
+    def signal(signalnum: int, handler: Handler) -> Handler:
+        if signalnum == number and getattr(process.current_process(), "_inheriting", False):
+            return _signal.getsignal(number)  # type: ignore[no-any-return]
+        return set_action(signalnum, handler)
+
+    _signal.signal = signal

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 
-from . import flight
+from . import flight, places, warning
 from .counters import (
     BEATS,
     IN_CHECKPOINT,
@@ -240,7 +240,18 @@ def _replace(module: ModuleType, name: str, wrap: Callable[[Callable[..., Any]],
             setattr(holder, name, wrapped)
 
 
+# Processes ------------------------------------------------------------------------------------------------------------
+
+
+def spawned(_rank: Rank, module: ModuleType, _background: Background) -> None:
+    """A data loader's worker imports the script anew, and is no rank."""
+    number = os.environ.get(places.WARNING, "")
+    if number.isdigit():
+        warning.keep_from_spawned(module, int(number))
+
+
 FOUND: dict[str, Hang] = {
+    "multiprocessing.spawn": spawned,
     "torch.optim.optimizer": optimizers,
     "torch.utils.data.dataloader": batches,
     "torch.serialization": saves("save"),

@@ -338,3 +338,41 @@ listen(SIGUSR1, lambda *_: print("called"))
 save_at_next()
 """
     assert run(bench, text) == "called\n"
+
+
+SPAWNING = """
+import multiprocessing, os, pathlib, signal, sys, time
+
+def handler(number, frame):
+    pathlib.Path("called").open("a").write(f"{os.getpid()} ")
+
+signal.signal(signal.SIGUSR1, handler)          # on the top level, where a spawned process comes by as well
+
+def worker(own, pipe):
+    if own:
+        signal.signal(signal.SIGUSR1, lambda *_: pipe.send("its own"))
+    os.kill(os.getpid(), signal.SIGUSR1)
+    pipe.send("lives")
+
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        for own in (False, True):
+            here, there = context.Pipe()
+            process = context.Process(target=worker, args=(own, there))
+            process.start()
+            print(method, [here.recv() for _ in range(1 + own)])
+            process.join()
+    print(signal.getsignal(signal.SIGUSR1) is handler, pathlib.Path("called").exists())
+"""
+
+
+@pytest.mark.parametrize("lost", ["", 'os.environ["PYTHONPATH"] = "/nowhere"\n    '])
+def test_a_spawned_process_imports_the_script_and_is_no_rank(bench, lost: str):
+    """Under proctrack/linuxproc Slurm sends it the signal, too. Where it cannot find us, all is as without us."""
+    bench.write("train.py", SPAWNING.replace("    for method", f"    {lost}for method"))
+    done = bench.shim("train.py", env=USR1)
+    assert done.stderr == ""
+    *said, last = done.stdout.splitlines()
+    assert said == [f"{method} {got}" for method in ("spawn", "forkserver") for got in (["lives"], ["its own", "lives"])]
+    assert last == f"True {bool(lost)}"
