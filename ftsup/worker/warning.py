@@ -102,7 +102,7 @@ class Kept:
 # Processes that the script spawns (data loaders) ----------------------------------------------------------------------
 
 
-def keep_from_spawned(module: Any, number: int) -> None:
+def keep_from_spawned(module: Any, number: int) -> None:  # noqa: ANN401 - a module whose names are put in place
     """Have spawned processes import the script without setting its handler, if it does so on its top level: they are no ranks.
 
     What `multiprocessing.spawn` sends a new process first gets one more entry. Reading it is all that it takes.
