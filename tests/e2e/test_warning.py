@@ -24,8 +24,8 @@ def tell(site: Site, cases: list[warned.Case]) -> None:
         warned.limit(run, LEAD_S + {"early": 61, "start": 6, "slow": 1}.get(case.moment, 1))
         if case.moment in {"early", "twice"}:
             warned.signal(run, case)
+    warned.until_requeued([run for _, run in runs], lambda run: warned.limit(run, 3600), within_s=200)
     for case, run in runs:
-        run.until(lambda run=run: warned.requeue_line(run))
         step = warned.check(run, case, kill_wait_s=KILL_WAIT_S)
         if case.moment != "save" or step is not None:
             warned.check_resumed(run, step)

@@ -1,0 +1,66 @@
+"""The warning and the time limit on a real Slurm, in both process trackings: several jobs wait for theirs at the same time.
+
+Slurm's unit is the minute, it looks at limits about twice a minute, and may warn a minute early: limits here are two or three minutes.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import warned
+from tests.e2e.harness import RealSite, Run
+from tests.realslurm.cluster import KILL_WAIT_S
+
+pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(600)]
+
+CLUSTERS = ("real", "real_cgroup")
+BATCH = 5
+
+
+def submit(site: RealSite, case: warned.Case, *, lead_s: int, minutes: int, **more: object):
+    slurm = {"time": f"{minutes}min", "mem": "1500MiB"}
+    return warned.submit(site, case, lead_s=lead_s, **warned.merged({"slurm": slurm}, more))
+
+
+def until_requeued(site: RealSite, runs: list[Run]) -> None:
+    def extend(run: Run) -> None:
+        site.cluster.admin("scontrol", "update", f"JobId={run.job}", "TimeLimit=60")
+
+    warned.until_requeued(runs, extend, within_s=240)
+
+
+def check(site: RealSite, case: warned.Case, run: Run, *, margin_s: float) -> None:
+    step = warned.check(run, case, kill_wait_s=KILL_WAIT_S, margin_s=margin_s)
+    if case.moment != "save" or step is not None:
+        warned.check_resumed(run, step)
+    site.ftsup("cancel", cwd=run.work)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_each_form_of_the_warning_and_who_can_be_asked(cluster: str, request) -> None:
+    """As Slurm itself sends it: 0 to 20 s after the start. Who cannot be asked is requeued in time."""
+    site = request.getfixturevalue(cluster)
+    ways = ("handler", "asks", "flag", "hard")
+    cases = [warned.Case(way=way, form=form) for way, form in zip(ways, warned.FORMS, strict=True)]
+    cases.append(warned.Case(way="deaf"))
+    margin_s = 60.0
+    runs = [(case, submit(site, case, lead_s=100, minutes=2, waits={"end_margin": f"{margin_s}s"})) for case in cases]
+    until_requeued(site, [run for _, run in runs])
+    for case, run in runs:
+        check(site, case, run, margin_s=margin_s)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("first", range(0, 20, BATCH))
+def test_any_script_warned_in_any_moment(cluster: str, first: int, request) -> None:
+    site = request.getfixturevalue(cluster)
+    cases = [warned.draw(seed + 100 * (cluster == "real_cgroup")) for seed in range(first, first + BATCH)]
+    runs = [(case, submit(site, case, lead_s=90, minutes=3)) for case in cases]
+    for case, run in runs:
+        warned.reach(run, case)
+        for _ in range({"none": 0}.get(case.form, 2 if case.moment == "twice" else 1)):
+            warned.signal(run, case)
+    until_requeued(site, [run for _, run in runs])
+    for case, run in runs:
+        check(site, case, run, margin_s=warned.MARGIN_S)
