@@ -140,4 +140,4 @@ def node() -> int:
         env=read_env(run),
     )
     lock = NodeLock(local.lock)
-    return NodeSupervisor(run, config, replace(place, held=lock.take(clock)), clock, lock, local).run()
+    return NodeSupervisor(run, config, replace(place, held=lock.take(clock)), clock, lock, local=local).run()

@@ -126,7 +126,7 @@ class Lead:
         me = Me(run=run.id, job=grant.job, host=grant.host, folder=str(run.root), wall=clock.wall(), force=config.checkpoint.force)
         self.checkpoints = Checkpoints(config, me, now=clock.now())
         keys = read_keys(run.keys)
-        self.link = LeaderLink(keys, instance=f"{grant.host}:{clock.now():.3f}", port=self._port())
+        self.link = LeaderLink(keys, instance=f"{grant.host}:{clock.now():.3f}", port=self._port(), nodes=len(grant.nodes))
         self.step = starter.Step(self.local, run.root, grant.environ)
         self.teller = Teller(config, held, self.local, run=run, job=grant.job, env=grant.environ)
 
@@ -170,7 +170,7 @@ class Lead:
             address=self.link.addresses[0],
         )
         now = self.clock.now()
-        strange = [ev.Noted(t=now, text=f"{grant.host}: {text}") for text in self.strange]
+        strange = [ev.Noted(t=now, text=f"{grant.host}: {text}", trouble=text) for text in self.strange]
         self._take([*(replace(event, t=now) for event in self._continued()), replace(started, t=now), *strange], now)
         self.clerk.ask("add_line", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=grant.job)
         while not self._may_go():
@@ -212,7 +212,8 @@ class Lead:
             events.append(ev.Away(away_s=turn.away_s))
         events += [event for heard in self.link.receive(now) for event in heard.events]
         events += [
-            *(ev.Noted(text=note) for note in (*self.link.notes(), *self.teller.poll(now))),
+            *self.link.notes(),
+            *(ev.Noted(text=note) for note in self.teller.poll(now)),
             *self.clerk.notes(),
             *self.checkpoints.notes(),
         ]

@@ -6,14 +6,15 @@ It reads no clock and decides nothing: silence is measured here and judged by th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import zmq
 from zmq.utils import z85
 
-from ftsup.events import NodeEvent, NodeOrder, NodeUp
+from ftsup.events import NodeEvent, NodeOrder, NodeUp, Noted
 from ftsup.supervisor import wire
+from ftsup.supervisor.door import HANDSHAKE_S, Door
 from ftsup.supervisor.keys import Keys
 from ftsup.supervisor.link import PER_CALL, TICK_S, Talk, common, own_addresses, raise_file_limit
 from ftsup.supervisor.wire import Counter, Inbox, Outbox
@@ -49,7 +50,9 @@ class _Peer:
 class LeaderLink:
     """The leader's end. `instance` names this leader; a node that hears another name says hello and repeats what was not acknowledged."""
 
-    def __init__(self, keys: Keys, *, instance: str, port: int = 0, seen: dict[tuple[str, str], int] | None = None) -> None:
+    def __init__(
+        self, keys: Keys, *, instance: str, port: int = 0, nodes: int = 256, seen: dict[tuple[str, str], int] | None = None
+    ) -> None:
         raise_file_limit()
         self.instance = instance
         self.heard_at: dict[str, float] = {}
@@ -62,7 +65,6 @@ class LeaderLink:
         self._by_identity: dict[bytes, _Peer] = {}
         self._seen = dict(seen or {})
         self._looked_at = -1e9
-        self._port = port
         self._allowed = z85.decode(keys.node_public)
         self._context = zmq.Context()
         self._zap = self._context.socket(zmq.REP)
@@ -77,28 +79,34 @@ class LeaderLink:
         self._router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         self._router.sndhwm = 100
         self._router.rcvhwm = 1000
-        self._bound = False
+        self._door = Door(self._context, self._router, port=port, nodes=nodes)
+        self._strangers, self._away_t = 0, -1e9
         self._bind()
 
     @property
     def bound(self) -> bool:
         """Whether nodes can reach us: a port that our predecessor still holds is tried again by `receive`."""
-        return self._bound
+        return self._door.bound
 
     @property
     def port(self) -> int:
         """The port, or the one that is waited for."""
-        return self._port
+        return self._door.port
 
     @property
     def addresses(self) -> list[str]:
         """What nodes are told: all of them, since only they can know which one reaches us."""
-        return [f"tcp://{address}:{self._port}" for address in own_addresses()]
+        return [f"tcp://{address}:{self.port}" for address in own_addresses()]
 
     @property
     def garbage(self) -> int:
         """Messages that were dropped."""
         return self._talk.garbage
+
+    @property
+    def strangers(self) -> int:
+        """Connections that did not prove to be of this run."""
+        return self._door.strangers
 
     @property
     def seen(self) -> dict[tuple[str, str], int]:
@@ -107,9 +115,9 @@ class LeaderLink:
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """What to poll for reading."""
-        return [self._router, self._zap]
+        return [self._router, self._zap, self._door.monitor]
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Noted]:
         """What people should know about the link; each thing once."""
         return self._talk.take()
 
@@ -119,26 +127,30 @@ class LeaderLink:
         return None if at is None else now - at
 
     def forget_time(self, now: float) -> None:
-        """We were away: silence before now proves nothing."""
+        """We were away: silence before now proves nothing, and nodes have given up in the middle of a handshake."""
+        self._away_t = now
         for node in self.heard_at:
             self.heard_at[node] = now
 
     def receive(self, now: float) -> list[Heard]:
         """Everything that came. Events count as taken, but the nodes keep them until `ack`."""
-        if not self._bound:
+        if not self.bound:
             self._bind()
         self._serve_zap()
         found: list[Heard] = []
+        connections: set[int] = set()
         owed: dict[str, _Peer] = {}
         for _ in range(PER_CALL):
             try:
-                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            peer = self._handle(identity, b"".join(frames), now, found)
+            connections.add(int(identity.get(zmq.SRCFD)))
+            peer = self._handle(identity.bytes, b"".join(frame.bytes for frame in frames), now, found)
             if peer is not None:
                 owed[peer.node] = peer
         self._serve_zap()
+        self._watch_door(now, connections)
         if now - self._looked_at >= TICK_S:  # not with every message: there may be a thousand nodes
             self._looked_at = now
             owed |= {peer.node: peer for peer in self._peers.values() if (due := peer.outbox.due_at()) is not None and due <= now}
@@ -169,25 +181,30 @@ class LeaderLink:
 
     def close(self, *, linger_s: float = 0.2) -> None:
         """Close; what is on its way gets `linger_s` seconds."""
+        self._door.close()
         self._router.close(linger=int(linger_s * 1000))
         self._zap.close(linger=0)
         self._context.term()
 
     def _bind(self) -> None:
-        try:
-            self._router.bind(f"tcp://*:{self._port}")
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE:
-                raise
-            self._talk.say(f"port {self._port} is still in use: tried again until it is free")
-            return
-        self._bound = True
-        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._port = int(endpoint.rstrip("\0").rpartition(":")[2])
+        if not self._door.bind():
+            self._talk.say(f"port {self.port} is still in use: tried again until it is free")
+
+    def _watch_door(self, now: float, connections: Collection[int]) -> None:
+        """Whoever came without the run's key, or with none: told once, and once more when it is over."""
+        self._door.look(now, heard=connections)
+        came, self._strangers = self._door.strangers - self._strangers, self._door.strangers
+        if came and now - self._away_t >= 2 * HANDSHAKE_S:
+            text = f"somebody who does not have this run's key connects to the leader's port {self.port}: refused, each time"
+            self._talk.trouble("strangers", text, now)
+        if self._door.shut:
+            text = f"so many strangers connect to the leader's port {self.port} that it is shut for moments: only new nodes wait"
+            self._talk.trouble("crowd", text, now)
+        self._talk.calm(now)
 
     def _serve_zap(self) -> None:
         """Answer who may come in."""
-        while True:
+        for _ in range(PER_CALL):
             try:
                 request = self._zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -195,9 +212,6 @@ class LeaderLink:
             allowed = request[2:3] == [_DOMAIN] and request[5:7] == [b"CURVE", self._allowed]
             code, text = (b"200", b"OK") if allowed else (b"400", b"no")
             self._zap.send_multipart([b"1.0", request[1], code, text, b"", b""])
-            if not allowed:
-                address = request[3].decode("ascii", "replace")
-                self._talk.say(f"somebody at {address} tried to connect with a key that is not this run's: refused")
 
     def _handle(self, identity: bytes, data: bytes, now: float, found: list[Heard]) -> _Peer | None:
         """One message; the peer that is owed an answer."""

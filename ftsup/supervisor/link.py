@@ -17,7 +17,9 @@ import socket as sockets_of_the_system
 import psutil
 import zmq
 
+from ftsup.events import Noted
 from ftsup.supervisor import wire
+from ftsup.supervisor.door import HANDSHAKE_S
 
 TICK_S = 1.0
 PER_CALL = 4000
@@ -47,23 +49,40 @@ def own_addresses() -> list[str]:
 class Talk:
     """What an end tells people: each thing once, and how often garbage came."""
 
+    _CALM_S = 600.0
+    """Trouble that did not show for so long is over."""
+
     def __init__(self) -> None:
         self.garbage = 0
         self._said: set[str] = set()
-        self._notes: list[str] = []
+        self._notes: list[Noted] = []
+        self._stands: dict[str, float] = {}
+        """Kind of trouble -> when it last showed."""
 
     def say(self, text: str) -> None:
         """Something for people, once."""
         if text not in self._said and len(self._said) < 100:  # noqa: PLR2004 - a cap on memory, not a rule
             self._said.add(text)
-            self._notes.append(text)
+            self._notes.append(Noted(text=text))
+
+    def trouble(self, kind: str, text: str, now: float) -> None:
+        """Something that goes on: told once, until it is over."""
+        if kind not in self._stands:
+            self._notes.append(Noted(text=text, trouble=kind))
+        self._stands[kind] = now
+
+    def calm(self, now: float) -> None:
+        """What did not show for a while is over."""
+        for kind in [kind for kind, shown_t in self._stands.items() if now - shown_t >= self._CALM_S]:
+            del self._stands[kind]
+            self._notes.append(Noted(text=f"{kind} at the leader's port: none for {self._CALM_S / 60:g} minutes", trouble=kind, over=True))
 
     def drop(self, whose: str) -> None:
         """A message that makes no sense."""
         self.garbage += 1
         self.say(f"a message from {whose} is not one of ours: dropped (and counted from now on)")
 
-    def take(self) -> list[str]:
+    def take(self) -> list[Noted]:
         """What was said since the last call."""
         notes, self._notes = self._notes, []
         return notes
@@ -75,5 +94,5 @@ def common(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, wire.MESSAGE_CAP)
     socket.setsockopt(zmq.HEARTBEAT_IVL, 3000)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10000)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, 10000)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_S * 1000)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)

@@ -89,7 +89,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class NodeSupervisor:
     """One supervisor of one node, from its start to its exit."""
 
-    def __init__(self, run: RunDir, config: Config, place: Place, clock: Clock, lock: NodeLock, local: LocalDir) -> None:
+    def __init__(self, run: RunDir, config: Config, place: Place, clock: Clock, lock: NodeLock, *, local: LocalDir) -> None:
         self.run_dir, self.config, self.place, self.clock, self.lock = run, config, place, clock, lock
         self.rules = config.rules()
         self.local = local
@@ -172,7 +172,7 @@ class NodeSupervisor:
         self._hear_child(now)
         self._bring_logs(now)
         self._lonely(now)
-        notes = [replace(note, node=self.place.node) for note in (*map(_note, self.link.notes()), *self.clerk.notes())]
+        notes = [replace(note, node=self.place.node) for note in (*self.link.notes(), *self.clerk.notes())]
         if notes:
             self.link.report(notes, now)
         if self.link.asked:
@@ -571,7 +571,7 @@ class NodeSupervisor:
     def run(self) -> int:
         """Supervise until told to leave; first end what a predecessor left behind."""
         if strange := self.local.strange:
-            self.link.report([replace(_note(text), node=self.place.node) for text in strange], self.clock.now())
+            self.link.report([ev.Noted(node=self.place.node, text=text, trouble=text) for text in strange], self.clock.now())
         if not self.place.held:
             self._sweep()
             self.logs.extend(sorted(out.name for out in self.local.root.glob("out/*")))  # a predecessor may not have brought all
@@ -620,10 +620,6 @@ class NodeSupervisor:
 def _readable(pidfd: int) -> bool:
     """Its process has ended."""
     return bool(zmq.zmq_poll([(pidfd, zmq.POLLIN)], 0))
-
-
-def _note(text: str) -> ev.Noted:
-    return ev.Noted(text=text)
 
 
 def _nothing(_answer: object) -> list[Happening]:

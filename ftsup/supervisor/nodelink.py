@@ -12,7 +12,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from ftsup.events import NodeEvent, NodeOrder, NodeUp, Progressed
+from ftsup.events import NodeEvent, NodeOrder, NodeUp, Noted, Progressed
 from ftsup.supervisor import wire
 from ftsup.supervisor.keys import Keys
 from ftsup.supervisor.link import PER_CALL, TICK_S, Talk, common
@@ -20,6 +20,8 @@ from ftsup.supervisor.wire import Counter, Inbox, Outbox
 
 RETRY_S = 10.0
 """A node that hears nothing for so long tries all addresses again."""
+SPARE_S = 2.0
+"""Lines that are not needed finish their handshake: one that breaks off in it looks like a stranger's."""
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _TO_NODE = msgspec.msgpack.Decoder(wire.ToNode)
 _ORDER = msgspec.msgpack.Decoder(NodeOrder)
@@ -82,6 +84,8 @@ class NodeLink:
         self._inbox = Inbox()
         self._lines: list[_Line] = []
         self._chosen: _Line | None = None
+        self._spare: list[_Line] = []
+        self._chosen_at = now
         self._leader = ""
         self._full = False
         """The connection takes nothing now: tried again with the next `receive`."""
@@ -115,7 +119,7 @@ class NodeLink:
         """What to poll for reading; changes while the leader is looked for."""
         return [line.socket for line in self._lines]
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Noted]:
         """What people should know about the link; each thing once."""
         return self._talk.take()
 
@@ -159,9 +163,9 @@ class NodeLink:
 
     def close(self, *, linger_s: float = 0.2) -> None:
         """Close; what is on its way gets `linger_s` seconds."""
-        for line in self._lines:
+        for line in (*self._lines, *self._spare):
             line.close(linger_s=linger_s if line is self._chosen else 0.0)
-        self._lines = []
+        self._lines, self._spare = [], []
         self._context.term()
 
     def _open_all(self) -> None:
@@ -170,6 +174,10 @@ class NodeLink:
 
     def _look(self, now: float) -> None:
         """Say hello where it is due; try all addresses when the chosen one is silent."""
+        if self._spare and now - self._chosen_at >= SPARE_S:
+            for line in self._spare:
+                line.close()
+            self._spare = []
         if self.quiet_s(now) >= RETRY_S and now - self._tried_at >= RETRY_S:
             self._tried_at = now
             self._chosen, self._leader = None, ""
@@ -209,7 +217,7 @@ class NodeLink:
             self._talk.say(f"the leader refuses us: {message.why}")
             return
         if self._chosen is None:
-            self._choose(line)
+            self._choose(line, now)
         self._heard_at = now
         if isinstance(message, wire.Who):
             self._leader = ""
@@ -230,9 +238,7 @@ class NodeLink:
             except msgspec.DecodeError:
                 self._talk.drop(line.address)
 
-    def _choose(self, line: _Line) -> None:
-        self._chosen = line
-        for other in self._lines:
-            if other is not line:
-                other.close()
+    def _choose(self, line: _Line, now: float) -> None:
+        self._chosen, self._chosen_at = line, now
+        self._spare += [other for other in self._lines if other is not line]
         self._lines = [line]

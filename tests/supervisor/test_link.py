@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import socket
@@ -13,68 +12,12 @@ import pytest
 import zmq
 
 from ftsup.errors import RunError
-from ftsup.events import Epoch, Launch, NodeUp, Noted, Progressed, Stop, Warned
+from ftsup.events import Epoch, Launch, NodeUp, Noted, Progressed, Warned
 from ftsup.supervisor import wire
 from ftsup.supervisor.keys import make_keys, read_keys
-from ftsup.supervisor.leaderlink import LeaderLink
 from ftsup.supervisor.link import own_addresses
-from ftsup.supervisor.nodelink import NodeLink
 from ftsup.supervisor.wire import Counter
-
-STOP = Stop(node="n1", epoch=Epoch(1, 1), grace_s=3.0)
-
-
-class Table:
-    """A leader and nodes around one poll; `now` goes on with every round."""
-
-    def __init__(self, keys):
-        self.keys = keys
-        self.now = 100.0
-        self.leader = None
-        self.nodes = {}
-        self.heard = []
-        self.orders = []
-        self.open = []
-
-    def lead(self, **options):
-        self.leader = LeaderLink(self.keys, **({"instance": "L1"} | options))
-        self.open.append(self.leader)
-        return self.leader
-
-    def node(self, name="n1", *, keys=None, instance="i1", addresses=None, **up):
-        addresses = addresses or [f"tcp://127.0.0.1:{self.leader.port}"]
-        link = NodeLink(keys or self.keys, addresses=addresses, up=NodeUp(node=name, instance=instance, **up), now=self.now)
-        self.nodes[name, instance] = link
-        self.open.append(link)
-        return link
-
-    def close(self, link):
-        self.open.remove(link)
-        link.close(linger_s=0)
-
-    def round(self, *, dt=0.02, wait_ms=20):
-        poller = zmq.Poller()
-        for link in self.open:
-            for one in link.sockets():
-                poller.register(one, zmq.POLLIN)
-        poller.poll(wait_ms)
-        self.now += dt
-        if self.leader in self.open:
-            for heard in self.leader.receive(self.now):
-                self.heard += [(heard.node, event) for event in heard.events]
-        for node in self.nodes.values():
-            if node in self.open:
-                self.orders += node.receive(self.now)
-
-    def until(self, ready, *, rounds=500, **options):
-        for _ in range(rounds):
-            if ready():
-                return
-            self.round(**options)
-        pytest.fail(f"not within {rounds} rounds: heard {self.heard[-5:]}, orders {self.orders[-5:]}")
-
-    def events(self, kind):
-        return [event for _, event in self.heard if isinstance(event, kind)]
+from tests.supervisor.linktable import STOP, Table, hello, raw_dealer, told
 
 
 @pytest.fixture
@@ -177,7 +120,7 @@ def test_a_port_that_is_still_in_use_is_tried_again(table):
     old = table.lead()
     new = table.lead(instance="L2", port=old.port)
     assert not new.bound
-    assert "still in use" in new.notes()[0]
+    assert "still in use" in new.notes()[0].text
     table.close(old)
     table.until(lambda: new.bound)
     table.node()
@@ -277,10 +220,10 @@ def test_a_stranger_with_keys_of_its_own_is_not_let_in(table, tmp_path, which):
     stranger = table.node(keys=strange)
     notes = []
     table.until(lambda: notes.extend(stranger.notes()) or notes)
-    assert "does not take our key" in notes[0]
+    assert "does not take our key" in notes[0].text
     assert table.heard == []
-    if which == "node":
-        assert "not this run's: refused" in leader.notes()[0]
+    (said,) = told(table, leader)
+    assert "does not have this run's key" in said.text
 
 
 def test_a_client_without_encryption_is_not_heard(table):
@@ -294,22 +237,6 @@ def test_a_client_without_encryption_is_not_heard(table):
         plain.disable_monitor()
         monitor.close()
     assert table.heard == []
-
-
-@contextlib.contextmanager
-def raw_dealer(keys, port):
-    """Somebody who has the run's key and says what he likes."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
-        dealer.curve_serverkey = keys.leader_public.encode()
-        dealer.curve_publickey, dealer.curve_secretkey = keys.node_public.encode(), keys.node_secret.encode()
-        dealer.connect(f"tcp://127.0.0.1:{port}")
-        yield dealer
-
-
-def hello(up=None, *, protocol=wire.PROTOCOL, node="n1", instance="x"):
-    raw = msgspec.Raw(wire.encode(up if up is not None else NodeUp(node=node, instance=instance)))
-    return wire.encode(wire.Hello(protocol=protocol, node=node, instance=instance, version="0", up=raw))
 
 
 @pytest.mark.parametrize(
@@ -353,7 +280,7 @@ def test_another_protocol_is_refused_with_a_sentence_on_both_sides(table):
         table.until(lambda: dealer.poll(0))
         answer = msgspec.msgpack.decode(dealer.recv(), type=wire.ToNode)
     assert "protocol 99" in answer.why
-    assert "protocol 99" in leader.notes()[0]
+    assert "protocol 99" in leader.notes()[0].text
     assert leader.garbage == 0
 
 
