@@ -108,14 +108,18 @@ def looking(run: RunDir, *, ports: Ports) -> Slurm:
 
 
 def acting(run: RunDir, *, ports: Ports) -> Slurm:
-    """The port by commands for a run's jobs. Unavailable where this host's Slurm is another cluster: it would not know them, or know
-    others by their numbers.
+    """The port by commands for a run's jobs, as `port_of`."""
+    return port_of(of_run(run), ports=ports)
+
+
+def port_of(chosen: Cluster, *, ports: Ports) -> Slurm:
+    """The port to this cluster. Unavailable where this host's Slurm is another one: it would not know a run's jobs, or know others by
+    their numbers.
     """
-    chosen = of_run(run)
     slurm = ports.slurm(chosen.environ(ports.environ))
     if chosen.name and (here := slurm.config().get("ClusterName", "")) not in {"", chosen.name}:
         raise Unavailable(
-            f"{run.id} is on cluster {chosen.name}, and this host asks cluster {here}", hint=f"type it on a host of {chosen.name}"
+            f"the run is on cluster {chosen.name}, and this host asks cluster {here}", hint=f"type it on a host of {chosen.name}"
         )
     return slurm
 

@@ -106,13 +106,13 @@ class Minder:
         now_s = self.ports.now().timestamp()
         passed_s = min(max(now_s - self.memory.looked_s, 0.0), PACE_S)
         self.memory.looked_s = now_s
-        groups: dict[str, list[Minded]] = defaultdict(list)
+        groups: dict[Cluster, list[Minded]] = defaultdict(list)
         for place in self._places():
             if (one := self._read(place, passed_s)) is not None:
-                groups[one.cluster.state].append(one)
+                groups[one.cluster].append(one)
         away, hurry = False, False
-        for state, minded in groups.items():
-            rows = self._queue(state, minded[0].cluster)
+        for chosen, minded in groups.items():
+            rows = self._queue(chosen.state or chosen.name, chosen)
             if rows is None:
                 away = True
                 continue
@@ -189,7 +189,7 @@ class Minder:
         return rows
 
     def _slurm(self, chosen: Cluster) -> Slurm:
-        return self.ports.slurm(chosen.environ(self.ports.environ))
+        return cluster.port_of(chosen, ports=self.ports)
 
     # Minding --------------------------------------------------------------------------------------------------------------
 

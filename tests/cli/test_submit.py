@@ -307,7 +307,7 @@ def test_a_run_belongs_to_its_cluster_and_another_one_is_not_asked_about_it(worl
     world.slurm.settings["ClusterName"] = "there"
     error = world.type(submit, "--continue", world.run.id, fails=True)
     assert isinstance(error, Unavailable)
-    assert error.message == f"{world.run.id} is on cluster here, and this host asks cluster there"
+    assert error.message == "the run is on cluster here, and this host asks cluster there"
     assert error.hint == "type it on a host of here"
 
 
