@@ -7,6 +7,7 @@ the whole process group at the deadline. Output is kept up to a cap, so that a c
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -54,6 +55,17 @@ def deaf() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def program(name: str, *, env: Mapping[str, str] | None = None) -> str:
+    """Where a program is. A folder of PATH that is relative (`.`) is passed over: anybody may have laid something where we stand."""
+    if os.sep in name:
+        return name
+    for folder in map(Path, os.get_exec_path(env)):
+        path = folder / name
+        if folder.is_absolute() and path.is_file() and os.access(path, os.X_OK):
+            return str(path)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
 class Running:
     """A helper command on its way. Poll it, or hand `pidfd` to a poller; `kill` ends its whole group."""
 
@@ -67,7 +79,14 @@ class Running:
         try:
             with deaf():
                 self._process = subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
-                    self.argv, stdin=self._in, stdout=self._out, stderr=self._err, env=env, cwd=cwd, start_new_session=True
+                    self.argv,
+                    executable=program(argv[0], env=env),
+                    stdin=self._in,
+                    stdout=self._out,
+                    stderr=self._err,
+                    env=env,
+                    cwd=cwd,
+                    start_new_session=True,
                 )
         except OSError:
             for file in (self._in, self._out, self._err):
@@ -137,6 +156,13 @@ def detach(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Pa
     """Start a command that outlives us, in a session of its own, its output appended to a file; OSError when it cannot start."""
     with output.open("ab") as file, deaf():
         process = subprocess.Popen(  # noqa: S603 - an argv list of ours, no shell
-            tuple(argv), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=env, cwd=cwd, start_new_session=True
+            tuple(argv),
+            executable=program(argv[0], env=env),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
         )
     return Detached(process)

@@ -31,6 +31,8 @@ from zlib import crc32
 
 from ftsup.errors import RunError
 
+_NOBODY = 65534
+"""The owner of what an NFS server or a container has no name for."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - below it, `claim` sees to it that we are among ourselves
 
 
@@ -159,6 +161,16 @@ class RunDir:
     def incident(self, number: int) -> Path:
         """The folder of an incident."""
         return self.root / "incidents" / str(number)
+
+
+def see_that_it_is_ours(run: RunDir) -> None:
+    """RunError where others may write to a run directory, which says what is executed."""
+    facts = run.root.stat()
+    if facts.st_uid not in {os.getuid(), _NOBODY}:
+        raise RunError(f"{run.root} belongs to user {facts.st_uid}", hint="ftsup submit CONFIG starts a run of your own")
+    if facts.st_mode & 0o022:
+        mode = stat.S_IMODE(facts.st_mode)
+        raise RunError(f"others may write to {run.root} (mode {mode:04o})", hint="chmod go-w it, and look at what they did there")
 
 
 def rank_log_part(head: Path, number: int) -> Path:

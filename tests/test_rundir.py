@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftsup.errors import RunError
-from ftsup.rundir import LocalDir
+from ftsup.rundir import LocalDir, RunDir, see_that_it_is_ours
 
 
 def local(base: Path) -> LocalDir:
@@ -113,3 +113,21 @@ def test_a_disk_that_cannot_be_used_is_an_error_with_its_name(tmp_path: Path) ->
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=f"{tmp_path}/file/disk cannot be used"):
         local(tmp_path / "file" / "disk").claim()
+
+
+def test_a_run_directory_that_others_may_write_to_is_not_believed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    see_that_it_is_ours(RunDir(tmp_path))
+    for mode in (0o770, 0o702):
+        tmp_path.chmod(mode)
+        with pytest.raises(RunError, match=f"others may write to {tmp_path} .mode {mode:04o}"):
+            see_that_it_is_ours(RunDir(tmp_path))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder of somebody else")
+def test_a_run_directory_of_somebody_else_is_not_believed(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, -1)
+    see_that_it_is_ours(RunDir(tmp_path))
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(RunError, match=f"{tmp_path} belongs to user 12345"):
+        see_that_it_is_ours(RunDir(tmp_path))

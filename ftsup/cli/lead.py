@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ftsup.config import Config, from_json
 from ftsup.errors import RunError
 from ftsup.events import VerdictKind
-from ftsup.rundir import LocalDir, RunDir
+from ftsup.rundir import LocalDir, RunDir, see_that_it_is_ours
 from ftsup.slurm.hostlist import expand
 from ftsup.supervisor import rankenv, starter
 from ftsup.supervisor.clock import BootClock
@@ -99,6 +99,7 @@ def lead(run: Path, *, foreground: bool) -> int:
     place = RunDir(run.resolve())
     config = _config(place)
     try:
+        see_that_it_is_ours(place)
         grant = grant_of(os.environ, foreground=foreground)
     except RunError as error:
         if "SLURM_JOB_ID" in os.environ:

@@ -154,9 +154,10 @@ def copy_worker(run: RunDir) -> None:
     """What the ranks import: of this ftsup, whatever was there before."""
     there, aside = run.worker / "ftsup_worker", run.worker / ".ftsup_worker.new"
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    run.worker.mkdir(mode=0o700, exist_ok=True)
+    aside.mkdir(mode=0o700)
     for path in (Path(ftsup.__file__).parent / "worker").glob("*.py"):  # copytree's error would be a list of errors
-        shutil.copyfile(path, aside / path.name)
+        _write(aside / path.name, path.read_bytes(), mode=0o600)
     if there.exists():
         shutil.rmtree(there)
     aside.rename(there)

@@ -112,13 +112,19 @@ def test_modes_keep_others_out_and_the_group_away_from_secrets(world):
     assert mode(run.config_json) == 0o640
 
 
-def test_a_private_run_directory_is_private_whatever_the_umask(world):
+@pytest.mark.parametrize("share, top", [("private", 0o700), ("group", 0o750)])
+def test_whatever_the_umask_nobody_else_can_write_and_only_what_is_shared_can_be_read(world, share, top):
     old = os.umask(0)
     try:
-        world.submit()
+        world.submit(f"--set=share={share}")
     finally:
         os.umask(old)
-    assert mode(world.run.root) == 0o700
+    run = world.run
+    assert mode(run.root) == top
+    modes = {str(path.relative_to(run.root)): mode(path) for path in run.root.rglob("*")}
+    assert "worker/ftsup_worker/shim.py" in modes
+    assert {path: bits for path, bits in modes.items() if bits & 0o027} == {}
+    assert {path for path, bits in modes.items() if bits & 0o040} <= {"config.json", "cluster.json", "jobs"}
 
 
 def test_secrets_are_in_two_files_that_only_we_read_and_nowhere_else(world):
