@@ -26,6 +26,23 @@ class Proctrack(Enum):
     """Every signal reaches every descendant; what lost its parents is not found."""
 
 
+class PreemptMode(Enum):
+    """What happens to a job whose nodes a job of a better partition wants."""
+
+    OFF = "OFF"
+    REQUEUE = "REQUEUE"
+    CANCEL = "CANCEL"
+
+
+class PartitionRec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A partition beside the first one; each has all nodes."""
+
+    tier: int = 1
+    """PriorityTier: a higher one's jobs come first, and may preempt."""
+    preempt: PreemptMode = PreemptMode.OFF
+    grace_s: float = 0.0
+
+
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a site configures. The defaults are Slurm's own."""
 
@@ -45,6 +62,10 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     unkillable_step_timeout_s: float = 60.0
     cluster_name: str = "mock"
     partition: str = "main"
+    partitions: dict[str, PartitionRec] = {}
+    """More than the first one."""
+    send_user_signal: bool = False
+    """A preemption with grace sends the warning signal that the job asked for, instead of SIGTERM."""
 
 
 class Faults(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +106,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     """To the batch script and its children as well."""
     step: int | None = None
     """To this step only."""
+    everybody: bool = False
+    """To every process of the job, however processes are tracked."""
 
 
 class StepState(Enum):
@@ -115,6 +138,7 @@ class JobRec(msgspec.Struct, kw_only=True):
     job: int
     name: str
     num_nodes: int
+    partition: str = ""
     submit_at: float
     eligible_at: float
     options: dict[str, str] = {}
@@ -148,6 +172,12 @@ class JobRec(msgspec.Struct, kw_only=True):
     start_at: float = 0.0
     end_at: float = 0.0
     warned: bool = False
+    preempt_at: float = 0.0
+    """When its nodes were wanted for another job."""
+    suspend_at: float = 0.0
+    """When it was suspended, or went on after that, the last time."""
+    ran_s: float = 0.0
+    """How long it had run then."""
     exit_status: int = 0
     """As wait() gives it."""
     kill_note: str = ""
@@ -165,12 +195,12 @@ class JobRec(msgspec.Struct, kw_only=True):
     @property
     def active(self) -> bool:
         """It holds nodes."""
-        return self.completing or self.state is JobState.RUNNING
+        return self.completing or self.state in {JobState.RUNNING, JobState.SUSPENDED}
 
     @property
     def over(self) -> bool:
         """Nothing will happen to it any more, unless somebody requeues it."""
-        return not self.completing and self.state not in {JobState.PENDING, JobState.RUNNING}
+        return not self.completing and self.state not in {JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED}
 
 
 class World(msgspec.Struct, kw_only=True):

@@ -201,6 +201,8 @@ def scancel(store: Store, arguments: Sequence[str]) -> int:
 
 
 def _meant(job: JobRec, given: Parsed) -> bool:
+    if given.has("partition") and job.partition not in given.get("partition").split(","):
+        return False
     name = given.get("name") or given.get("jobname")
     if name and job.name not in name.split(","):
         return False
@@ -216,7 +218,7 @@ def _cancel(job: JobRec, given: Parsed, *, number: int, step: str, now: float) -
     batch, full = given.has("batch"), given.has("full")
     if step:
         job.signals.append(Signal(number=number or signal.SIGKILL, step=int(step)))
-    elif not number or (number == signal.SIGKILL and not batch and not full):
+    elif not number or (number == signal.SIGKILL and not batch):
         rules.cancel(job, now)
     elif job.state is JobState.RUNNING:
         job.signals.append(Signal(number=number, batch=batch, steps=not batch, full=full))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 
-from ftsup.mockslurm.model import BATCH, JobRec, NodeRec, Signal, StepRec, StepState, World
+from ftsup.mockslurm.model import BATCH, JobRec, NodeRec, PartitionRec, PreemptMode, Signal, StepRec, StepState, World
 from ftsup.ports import JobState
 
 HELD = "JobHeldUser"
@@ -22,6 +22,8 @@ DISABLED = "Requested operation is presently disabled"
 PENDING = "Job is pending execution"
 IMPOSSIBLE = "Requested node configuration is not available"
 REQUEUE_NOTE = "DUE TO JOB REQUEUE"
+PREEMPT_NOTE = "DUE TO PREEMPTION"
+NOT_RUNNING = "Requested operation is presently disabled"
 
 
 class Refusal(Exception):
@@ -91,7 +93,7 @@ def node_failed(job: JobRec, now: float) -> None:
 def schedule(world: World, now: float) -> list[int]:
     """Give nodes to the jobs that can have them, in order; the ids of those that started."""
     started, waiting = [], False
-    for job in sorted(world.jobs.values(), key=lambda one: one.job):
+    for job in sorted(world.jobs.values(), key=lambda one: (-partition(world, one).tier, one.job)):
         if job.state is not JobState.PENDING or job.completing:
             continue
         job.reason = _obstacle(world, job, now)
@@ -101,10 +103,73 @@ def schedule(world: World, now: float) -> list[int]:
         if len(free) < job.num_nodes or not set(job.required) <= set(free):
             job.reason = "Priority" if waiting else "Resources"
             waiting = True
+            _preempt_for(world, job, now)
             continue
         _start(job, sorted(free[: job.num_nodes], key=list(world.nodes).index), now)
         started.append(job.job)
     return started
+
+
+def partition(world: World, job: JobRec) -> PartitionRec:
+    """The job's."""
+    return world.settings.partitions.get(job.partition, PartitionRec())
+
+
+def _preempt_for(world: World, job: JobRec, now: float) -> None:
+    """Take nodes from jobs of lesser partitions, if that makes enough of them."""
+    victims = [
+        other
+        for other in world.jobs.values()
+        if other.state is JobState.RUNNING
+        and partition(world, other).tier < partition(world, job).tier
+        and partition(world, other).preempt is not PreemptMode.OFF
+    ]
+    theirs = {node for other in victims for node in other.nodes}
+    if len(candidates(world, job)) + len(theirs - set(job.excluded)) < job.num_nodes:
+        return
+    for other in victims:
+        if not other.preempt_at:
+            preempt(world, other, now)
+
+
+def preempt(world: World, job: JobRec, now: float) -> None:
+    """A preemption begins: at once, or with the partition's grace, at which the steps get SIGCONT and SIGTERM (or the warning)."""
+    grace_s = partition(world, job).grace_s
+    job.preempt_at, job.end_at = now, min(job.end_at or now + grace_s, now + grace_s)
+    if not grace_s:
+        take(world, job, now)
+        return
+    asked = job.warn_signal and world.settings.send_user_signal and not job.warned
+    job.warned = job.warned or bool(asked)
+    job.signals.append(Signal(number=signal.SIGCONT))
+    job.signals.append(Signal(number=job.warn_signal if asked else signal.SIGTERM, batch=bool(asked) and job.warn_batch))
+
+
+def take(world: World, job: JobRec, now: float) -> None:
+    """A preemption is carried out."""
+    if partition(world, job).preempt is PreemptMode.REQUEUE and job.requeue:
+        _requeue_running(job, now, note=PREEMPT_NOTE)
+    else:
+        job.preempt_at = now
+        end_job(job, JobState.PREEMPTED, now=now, note=PREEMPT_NOTE)
+
+
+def suspend(job: JobRec, now: float) -> None:
+    """`scontrol suspend`, an operator's: the processes stop, and so does the job's time."""
+    if job.state is not JobState.RUNNING or job.completing:
+        raise Refusal(PENDING if job.state is JobState.PENDING else FINISHED if job.over else NOT_RUNNING)
+    job.ran_s += now - (job.suspend_at or job.start_at)
+    job.state, job.suspend_at = JobState.SUSPENDED, now
+    job.signals.append(Signal(number=signal.SIGSTOP, everybody=True))
+
+
+def resume(job: JobRec, now: float) -> None:
+    """`scontrol resume`."""
+    if job.state is not JobState.SUSPENDED:
+        raise Refusal(NOT_RUNNING)
+    job.end_at = job.end_at + now - job.suspend_at if job.end_at else 0.0
+    job.state, job.suspend_at = JobState.RUNNING, now
+    job.signals.append(Signal(number=signal.SIGCONT, everybody=True))
 
 
 def _obstacle(world: World, job: JobRec, now: float) -> str:
@@ -137,6 +202,7 @@ def _start(job: JobRec, nodes: list[str], now: float) -> None:
     job.state, job.nodes, job.grant = JobState.RUNNING, nodes, job.grant + 1
     job.start_at, job.end_at, job.accrue_at = now, now + job.limit_s if job.limit_s else 0.0, job.accrue_at or now
     job.warned, job.exit_status, job.kill_note, job.reason = False, 0, "", "None"
+    job.preempt_at, job.suspend_at, job.ran_s = 0.0, 0.0, 0.0
     job.steps, job.next_step, job.signals = [], 0, []
 
 
@@ -146,25 +212,29 @@ def due(world: World, now: float) -> list[float]:
     for job in world.jobs.values():
         if job.state is JobState.PENDING and not job.completing and not job.held:
             times.append(job.eligible_at)
-        elif job.state is JobState.RUNNING and job.limit_s:
-            times.append(job.start_at + job.limit_s)
+        elif job.state is JobState.RUNNING and job.end_at:
+            times.append(job.end_at)
             if job.warn_signal and not job.warned:
                 times.append(_warn_at(world, job))
     return [when for when in times if when > now]
 
 
 def _warn_at(world: World, job: JobRec) -> float:
-    return job.start_at + (job.limit_s or 0.0) - job.warn_s - world.settings.signal_early_s
+    return job.end_at - job.warn_s - world.settings.signal_early_s
 
 
 def watch_time(world: World, job: JobRec, now: float) -> None:
     """The warning signal and the time limit of a running job."""
-    if job.state is not JobState.RUNNING or not job.limit_s:
+    if job.state is not JobState.RUNNING or not job.end_at:
+        return
+    if job.preempt_at:
+        if now >= job.end_at:
+            take(world, job, now)
         return
     if job.warn_signal and not job.warned and now >= _warn_at(world, job):
         job.warned = True
         job.signals.append(Signal(number=job.warn_signal, batch=job.warn_batch, steps=not job.warn_batch))
-    if now >= job.start_at + job.limit_s:
+    if now >= job.end_at:
         job.signals.append(Signal(number=signal.SIGTERM))  # the steps hear it twice: here, and with everybody else
         end_job(job, JobState.TIMEOUT, now=now, note="DUE TO TIME LIMIT", reason="TimeLimit")
 
@@ -182,6 +252,8 @@ def forget(world: World, now: float) -> list[int]:
 
 def end_job(job: JobRec, state: JobState, *, now: float, note: str, reason: str = "None") -> None:
     """The job is over; its processes are now being ended."""
+    if job.state is JobState.SUSPENDED:  # what is stopped cannot end
+        job.signals.append(Signal(number=signal.SIGCONT, everybody=True))
     job.state, job.reason, job.end_at = state, reason, now
     job.completing, job.kill_note = True, note
 
@@ -215,13 +287,13 @@ def requeue(world: World, job: JobRec, *, now: float, hold: bool = False, incomp
     if world.faults.refuse_requeues > 0:
         world.faults.refuse_requeues -= 1
         raise Refusal(DISABLED)
-    if incomplete and job.state is not JobState.RUNNING:
+    if incomplete and job.state not in {JobState.RUNNING, JobState.SUSPENDED}:
         return
     if not job.requeue:
         raise Refusal(DISABLED)
     if job.state is JobState.PENDING:
         raise Refusal(PENDING)
-    if job.state is JobState.RUNNING:
+    if job.state in {JobState.RUNNING, JobState.SUSPENDED}:
         _requeue_running(job, now, note=REQUEUE_NOTE)
     else:  # finished or cancelled, perhaps with its processes still ending: it comes back all the same
         job.state, job.restarts, job.reason = JobState.PENDING, job.restarts + 1, "None"
@@ -241,7 +313,7 @@ def cancel(job: JobRec, now: float) -> None:
     """`scancel` without a signal."""
     if job.over:
         return
-    if job.state is JobState.RUNNING:
+    if job.state in {JobState.RUNNING, JobState.SUSPENDED}:
         end_job(job, JobState.CANCELLED, now=now, note="")
     elif job.state is JobState.PENDING:
         job.state = JobState.CANCELLED

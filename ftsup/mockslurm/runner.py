@@ -154,7 +154,9 @@ class Runner:
 
     def _pass_on(self, wanted: Signal) -> None:
         for daemon in self.daemons:
-            if wanted.step is not None:
+            if wanted.everybody:
+                meant = True
+            elif wanted.step is not None:
                 meant = daemon.step == wanted.step
             elif daemon.step == BATCH:
                 meant = wanted.batch or wanted.full
@@ -274,7 +276,7 @@ def job_env(world: World, job: JobRec) -> dict[str, str]:
         "SLURM_JOB_NAME": job.name,
         "SLURM_JOB_NODELIST": nodes,
         "SLURM_JOB_NUM_NODES": str(count),
-        "SLURM_JOB_PARTITION": world.settings.partition,
+        "SLURM_JOB_PARTITION": job.partition or world.settings.partition,
         "SLURM_JOB_UID": str(os.getuid()),
         "SLURM_JOB_USER": getpass.getuser(),
         "SLURM_NNODES": str(count),

@@ -173,7 +173,8 @@ def _set_lists(job: JobRec, given: Parsed) -> None:
 def _check(world: World, given: Parsed, job: JobRec) -> None:
     """What the controller looks at before it takes a job."""
     rules.check_nodes(world, [*job.excluded, *job.required])
-    if given.has("partition") and given.get("partition") != world.settings.partition:
+    job.partition = given.get("partition") or world.settings.partition
+    if job.partition not in {world.settings.partition, *world.settings.partitions}:
         options.say("sbatch", f"invalid partition specified: {given.get('partition')}")
         raise rules.Refusal("Invalid partition name specified")
     rules.possible(world, job)
@@ -187,7 +188,7 @@ def _would_start(world: World, job: JobRec, now: float) -> None:
         raise rules.Refusal(rules.IMPOSSIBLE)
     nodes = (rules.candidates(world, job) + [name for name in world.nodes if name not in job.excluded])[: job.num_nodes]
     cpus = (os.cpu_count() or 1) * job.num_nodes
-    where = f"on nodes {compress(nodes)} in partition {world.settings.partition}"
+    where = f"on nodes {compress(nodes)} in partition {job.partition}"
     print(f"sbatch: Job {world.next_job} to start at {instant(now)} using {cpus} processors {where}", file=sys.stderr)
 
 

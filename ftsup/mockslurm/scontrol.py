@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ftsup.errors import FtsupError
 from ftsup.mockslurm import options, rules, show
 from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
-from ftsup.mockslurm.model import JobRec, World
+from ftsup.mockslurm.model import JobRec, PartitionRec, World
 from ftsup.mockslurm.options import Parsed
 from ftsup.mockslurm.store import Store
 from ftsup.ports import JobState
@@ -33,13 +33,15 @@ def main(store: Store, arguments: Sequence[str]) -> int:
         "requeuehold": _requeue_hold,
         "hold": _hold,
         "release": _release,
+        "suspend": _suspend,
+        "resume": _resume,
         "update": _update,
         "ping": _ping,
     }
     if verb in {"", "version"}:
         print(f"slurm-wlm {VERSION}")
         return 0
-    if verb in {"requeue", "requeuehold", "hold", "release", "update"} and not words:
+    if verb in {"requeue", "requeuehold", "hold", "release", "suspend", "resume", "update"} and not words:
         return _say(f"too few arguments for keyword:{verb}")
     known = [name for name in verbs if name == verb or (len(verb) > 2 and name.startswith(verb))]  # noqa: PLR2004 - as scontrol does
     if not known:
@@ -97,6 +99,14 @@ def _hold(store: Store, words: list[str], _: Parsed) -> int:
 
 def _release(store: Store, words: list[str], _: Parsed) -> int:
     return _each(store, words, lambda _world, job, _now: rules.release(job), also="slurm_suspend error")
+
+
+def _suspend(store: Store, words: list[str], _: Parsed) -> int:
+    return _each(store, words, lambda _world, job, now: rules.suspend(job, now))
+
+
+def _resume(store: Store, words: list[str], _: Parsed) -> int:
+    return _each(store, words, lambda _world, job, now: rules.resume(job, now))
 
 
 def _update(store: Store, words: list[str], _: Parsed) -> int:
@@ -297,15 +307,18 @@ def _show_config(store: Store) -> int:
 def _show_partition(store: Store) -> int:
     try:
         with controller(store) as (world, _):
-            lines = [
-                f"PartitionName={world.settings.partition}",
-                "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
-                "Default=YES",
-                "MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0",
-                f"Nodes={compress(world.nodes)}",
-                f"State=UP TotalNodes={len(world.nodes)}",
-            ]
-            print("\n   ".join(lines) + "\n")
+            parts = {world.settings.partition: PartitionRec(), **world.settings.partitions}
+            for name, part in parts.items():
+                lines = [
+                    f"PartitionName={name}",
+                    "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
+                    f"Default={'YES' if name == world.settings.partition else 'NO'} GraceTime={part.grace_s:g}",
+                    "MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0",
+                    f"Nodes={compress(world.nodes)}",
+                    f"PriorityTier={part.tier} OverTimeLimit=NONE PreemptMode={part.preempt.value}",
+                    f"State=UP TotalNodes={len(world.nodes)}",
+                ]
+                print("\n   ".join(lines) + "\n")
     except Away:
         return _say(f"slurm_load_partitions error: {CONNECT}")
     return 0

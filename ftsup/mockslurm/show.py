@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ftsup.mockslurm import rules
 from ftsup.mockslurm.client import VERSION
-from ftsup.mockslurm.model import JobRec, NodeRec, World
+from ftsup.mockslurm.model import JobRec, NodeRec, PreemptMode, World
 from ftsup.mockslurm.text import duration, instant
 from ftsup.ports import JobState
 from ftsup.slurm.hostlist import compress
@@ -30,7 +30,9 @@ def run_s(job: JobRec, now: float) -> float:
     """How long it has run in this grant."""
     if job.state is JobState.PENDING or not job.start_at:
         return 0.0
-    return max(0.0, (now if job.state is JobState.RUNNING else job.end_at) - job.start_at)
+    if job.state is JobState.SUSPENDED:
+        return job.ran_s
+    return job.ran_s + max(0.0, (now if job.state is JobState.RUNNING else job.end_at) - (job.suspend_at or job.start_at))
 
 
 def exit_code(job: JobRec) -> str:
@@ -65,8 +67,9 @@ def show_job(world: World, job: JobRec, *, now: float, details: bool) -> list[st
         f"SubmitTime={instant(job.submit_at)} EligibleTime={'Unknown' if job.held else instant(job.eligible_at)}",
         f"AccrueTime={instant(job.accrue_at)}",
         f"StartTime={instant(_start(job))} EndTime={instant(_end(job))} Deadline=N/A",
-        f"SuspendTime=None SecsPreSuspend=0 LastSchedEval={instant(job.submit_at)} Scheduler=Main",
-        f"Partition={world.settings.partition} AllocNode:Sid={os.uname().nodename}:1",
+        *_preemption(world, job),
+        f"{_suspension(job)} LastSchedEval={instant(job.submit_at)} Scheduler=Main",
+        f"Partition={job.partition or world.settings.partition} AllocNode:Sid={os.uname().nodename}:1",
         f"ReqNodeList={compress(job.required) or NULL} ExcNodeList={compress(job.excluded) or NULL}",
         f"NodeList={compress(job.nodes)}",
         *batch_host,
@@ -84,6 +87,18 @@ def show_job(world: World, job: JobRec, *, now: float, details: bool) -> list[st
         f"StdOut={job.stdout}",
         "Power=",
     ]
+
+
+def _preemption(world: World, job: JobRec) -> list[str]:
+    """Where a partition's jobs can be preempted, of a job that has, or had, its nodes."""
+    if not job.start_at or job.state is JobState.PENDING or rules.partition(world, job).preempt is PreemptMode.OFF:
+        return []
+    return [f"PreemptEligibleTime={instant(job.start_at)} PreemptTime={instant(job.preempt_at) if job.preempt_at else 'None'}"]
+
+
+def _suspension(job: JobRec) -> str:
+    when = instant(job.suspend_at) if job.suspend_at else "None"
+    return f"SuspendTime={when} SecsPreSuspend={int(job.ran_s)}"
 
 
 def _priority(job: JobRec) -> int:
@@ -168,7 +183,9 @@ def show_config(world: World, *, now: float, root: str) -> str:
         "MpiDefault": "none",
         "NEXT_JOB_ID": str(world.next_job),
         "OverTimeLimit": "0 min",
-        "PreemptMode": "OFF",
+        "PreemptMode": "REQUEUE" if settings.partitions else "OFF",
+        "PreemptParameters": "send_user_signal" if settings.send_user_signal else NULL,
+        "PreemptType": "preempt/partition_prio" if settings.partitions else "preempt/none",
         "ProctrackType": f"proctrack/{settings.proctrack.value}",
         "SchedulerType": "sched/backfill",
         "SelectType": "select/cons_tres",
@@ -201,7 +218,7 @@ def queue_fields(world: World, now: float) -> dict[str, tuple[str, Callable[[Job
         "L": ("TIME_LEFT", lambda job: "UNLIMITED" if job.limit_s is None else duration(job.limit_s - run_s(job, now), short=True)),
         "M": ("TIME", lambda job: duration(run_s(job, now), short=True)),
         "N": ("NODELIST", lambda job: compress(job.nodes)),
-        "P": ("PARTITION", lambda _: world.settings.partition),
+        "P": ("PARTITION", lambda job: job.partition or world.settings.partition),
         "q": ("QOS", lambda job: job.options.get("qos", NULL)),
         "r": ("REASON", lambda job: job.reason.replace("_", " ")),
         "R": ("NODELIST(REASON)", lambda job: compress(job.nodes) if job.nodes else f"({job.reason.replace('_', ' ')})"),

@@ -153,6 +153,9 @@ class Stepd:
     def _signal(self, wanted: Signal) -> None:
         """Pass a signal on. Process tracking by cgroup knows only the tasks themselves, except for SIGKILL."""
         own = set(self.tasks)
+        if wanted.everybody:
+            processes.send(self._below(), wanted.number)
+            return
         if (self.task.step == BATCH and wanted.batch and not wanted.full) or (self.task.cgroup and wanted.number != signal.SIGKILL):
             reached = own
         else:
