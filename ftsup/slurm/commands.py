@@ -113,16 +113,20 @@ class Commands:
         return _sentence(done.err or done.out) if test_only else jobs.parse_submitted(done.out)
 
     def show(self, job_id: str) -> Job:
-        """The job now. For a pending job with a start time, Slurm is also asked what time it is; for a forgotten one, sacct."""
+        """The job now. For one that waits or runs, Slurm is also asked what time it is; for a forgotten one, sacct."""
+        job, said = self._look(job_id)
+        if job.state not in {JobState.PENDING, JobState.RUNNING}:
+            return job
+        now = jobs.parse_as_of(self._scontrol("show", "config").out)
+        return jobs.parse_job(said, wanted=job_id, now=now)
+
+    def _look(self, job_id: str) -> tuple[Job, str]:
+        """The job without what only Slurm's clock tells, and what scontrol printed."""
         _check_id(job_id)
         done = self._scontrol("show", "job", job_id, fine=_NO_SUCH_JOB)
         if not done.ok:
-            return self._remembered(job_id) or Job(job_id=job_id, state=JobState.GONE)
-        job = jobs.parse_job(done.out, wanted=job_id)
-        if job.state is not JobState.PENDING:
-            return job
-        now = jobs.parse_as_of(self._scontrol("show", "config").out)
-        return jobs.parse_job(done.out, wanted=job_id, now=now)
+            return self._remembered(job_id) or Job(job_id=job_id, state=JobState.GONE), ""
+        return jobs.parse_job(done.out, wanted=job_id), done.out
 
     def queue(self) -> list[Job]:
         """By squeue."""
@@ -153,14 +157,14 @@ class Commands:
 
     def avoid(self, job_id: str, nodes: Sequence[str], *, drop: Sequence[str] = ()) -> None:
         """Slurm replaces the list, so it is read first and read again afterwards."""
-        before = self.show(job_id)
+        before = self._look(job_id)[0]
         if before.state is JobState.GONE:
             raise Refused(f"Slurm does not know job {job_id}, so it cannot avoid {hostlist.compress(nodes)}")
         wanted = dict.fromkeys(name for name in (*before.excluded, *nodes) if name in nodes or name not in drop)
         if set(wanted) == set(before.excluded):
             return
         self._scontrol("update", f"JobId={job_id}", f"ExcNodeList={_hosts(wanted)}")
-        now = set(self.show(job_id).excluded)
+        now = set(self._look(job_id)[0].excluded)
         if missing := set(nodes) - now:
             raise Refused(f"Slurm took the update of job {job_id}, and its exclusion list lacks {hostlist.compress(sorted(missing))}")
         if kept := now & set(drop) - set(nodes):
@@ -182,7 +186,7 @@ class Commands:
 
     def start_now(self, job_id: str) -> None:
         """Refused unless it is pending: set while it is COMPLETING, the time could come in the second in which it ends."""
-        if self.show(job_id).completing:
+        if self._look(job_id)[0].completing:
             raise Refused(f"job {job_id} is still ending on its nodes", hint="ask again once it is PENDING")
         self._scontrol("update", f"JobId={job_id}", f"StartTime=now+{SOON_S}")
 

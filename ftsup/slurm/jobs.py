@@ -251,7 +251,7 @@ def _job(fields: dict[str, str], *, now: str) -> Job:
             num_nodes=int(fields["NumNodes"].split("-")[0]),
             run_s=duration_s(fields["RunTime"]) or 0.0,
             limit_s=duration_s(fields["TimeLimit"]),
-            ends_in_s=_ends_in_s(fields) if state is JobState.RUNNING else None,
+            ends_in_s=_ends_in_s(fields, now) if state is JobState.RUNNING else None,
             preempted=fields.get("PreemptTime", "None") not in NOTHING,
             starts_in_s=_between(now, start) if state is JobState.PENDING else None,
             exit_code=int(code) if code else None,
@@ -309,8 +309,11 @@ def node_state(raw: str) -> NodeState:
     return next((state for state, known in NODE_WORDS if words & known), NodeState.UNKNOWN)
 
 
-def _ends_in_s(fields: dict[str, str]) -> float | None:
-    """From Slurm's own now, which is its run time after the start, to EndTime. Without a limit that is a year, and says nothing."""
+def _ends_in_s(fields: dict[str, str], now: str) -> float | None:
+    """From the controller's own now to EndTime. Without a limit that is a year, and says nothing.
+
+    Where that now is not known it is the run time after the start, by the clock of the host that was asked: scontrol counts it itself.
+    """
     start, already_s = fields.get("StartTime", ""), 0.0
     if fields.get("SuspendTime", "None") not in NOTHING:  # resumed then, after having run so long
         start, already_s = fields["SuspendTime"], float(fields.get("SecsPreSuspend", "0"))
@@ -319,6 +322,8 @@ def _ends_in_s(fields: dict[str, str]) -> float | None:
         return None
     return max(whole_s - (duration_s(fields["RunTime"]) or 0.0) + already_s, 0.0)
 
+    if now and (left_s := _between(now, fields["EndTime"])) is not None:
+        return left_s
 
 def _between(now: str, then: str) -> float | None:
     """Seconds from one of Slurm's times to another, both epoch seconds or both ISO; None when one of them says nothing."""

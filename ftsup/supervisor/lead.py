@@ -495,7 +495,7 @@ class Lead:
         self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job)
 
     def _chain(self, now: float) -> None:
-        """Submit the same script once more, after us. The log has the answer: a new leader does not submit it again."""
+        """The same script once more, after us: looked for before it is submitted, whoever did that."""
 
         def submitted(job: str) -> list[LeaderEvent]:
             self.clerk.ask("add_line", now=self.clock.now(), limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=job)

@@ -79,6 +79,16 @@ def test_show_asks_for_slurms_time_only_while_the_job_waits():
 
 @pytest.mark.parametrize("err", ["slurm_load_jobs error: Invalid job id specified\n", "Invalid job id specified", "Job 9_3 not found\n"])
 def test_only_slurms_own_words_mean_gone(err):
+@pytest.mark.parametrize("ran", ["00:00:05", "01:00:05", "INVALID"])
+def test_how_long_it_has_is_told_by_slurms_clock_and_not_by_this_hosts(ran):
+    """scontrol counts RunTime by its own host's clock (seen: an hour more, or INVALID, where that is an hour off)."""
+    now = int(jobs.parse_as_of(CONFIG))
+    text = re.sub("RunTime=[^ ]+", f"RunTime={ran}", RUNNING)
+    text = re.sub("StartTime=[^ ]+", f"StartTime={now - 5}", re.sub("EndTime=[^ ]+", f"EndTime={now + 595}", text))
+    _, slurm = asked({"out": text}, {"out": CONFIG})
+    assert slurm.show("366903").ends_in_s == 595
+
+
     runner, slurm = asked({"code": 1, "err": err}, {"code": 1, "err": "Slurm accounting storage is disabled\n"})
     assert slurm.show("9_3").state is JobState.GONE
     assert [argv[0] for argv in runner.calls] == ["scontrol", "sacct"]
