@@ -80,7 +80,7 @@ def ask(tmp_path):
 def test_the_child_answers(ask, tmp_path):
     stand_in(tmp_path, "scontrol", (TEXTS / "job-running.txt").read_text())
     assert ask("show", job_id="366903").state is JobState.RUNNING
-    assert (tmp_path / "asked").read_text() == "show job 366903\n"
+    assert (tmp_path / "asked").read_text() == "show job 366903\nshow config\n"
 
 
 def test_the_child_submits(ask, tmp_path):

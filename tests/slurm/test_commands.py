@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
 from ftsup.ports import JobState
 from ftsup.proc import Done
+from ftsup.slurm import jobs
 from ftsup.slurm.commands import NO_ANSWER, Commands, backoff_s, failure, retried
 
 TEXTS = Path(__file__).parent / "texts"
@@ -68,8 +70,8 @@ def test_test_only_returns_the_sentence():
     assert "--parsable" not in runner.calls[0]
 
 
-def test_show_asks_for_slurms_time_only_while_the_job_waits():
-    runner, slurm = asked({"out": RUNNING})
+def test_show_asks_for_slurms_time_while_the_job_waits_or_runs():
+    runner, slurm = asked({"out": RUNNING.replace("JobState=RUNNING", "JobState=COMPLETED")})
     slurm.show("366903")
     assert runner.calls == [("scontrol", "show", "job", "366903")]
     runner, slurm = asked({"out": WAITING}, {"out": CONFIG})
@@ -77,8 +79,6 @@ def test_show_asks_for_slurms_time_only_while_the_job_waits():
     assert {env["SLURM_TIME_FORMAT"] for env in runner.envs} == {"%s"}
 
 
-@pytest.mark.parametrize("err", ["slurm_load_jobs error: Invalid job id specified\n", "Invalid job id specified", "Job 9_3 not found\n"])
-def test_only_slurms_own_words_mean_gone(err):
 @pytest.mark.parametrize("ran", ["00:00:05", "01:00:05", "INVALID"])
 def test_how_long_it_has_is_told_by_slurms_clock_and_not_by_this_hosts(ran):
     """scontrol counts RunTime by its own host's clock (seen: an hour more, or INVALID, where that is an hour off)."""
@@ -89,6 +89,8 @@ def test_how_long_it_has_is_told_by_slurms_clock_and_not_by_this_hosts(ran):
     assert slurm.show("366903").ends_in_s == 595
 
 
+@pytest.mark.parametrize("err", ["slurm_load_jobs error: Invalid job id specified\n", "Invalid job id specified", "Job 9_3 not found\n"])
+def test_only_slurms_own_words_mean_gone(err):
     runner, slurm = asked({"code": 1, "err": err}, {"code": 1, "err": "Slurm accounting storage is disabled\n"})
     assert slurm.show("9_3").state is JobState.GONE
     assert [argv[0] for argv in runner.calls] == ["scontrol", "sacct"]
