@@ -322,10 +322,10 @@ def _ends_in_s(fields: dict[str, str], now: str) -> float | None:
         return None
     if now and (left_s := _between(now, fields["EndTime"])) is not None:
         return left_s
-
-def _between(now: str, then: str) -> float | None:
     return max(whole_s - (duration_s(fields["RunTime"]) or 0.0) + already_s, 0.0)
 
+
+def _between(now: str, then: str) -> float | None:
     """Seconds from one of Slurm's times to another, both epoch seconds or both ISO; None when one of them says nothing."""
     try:
         gap = int(then) - int(now) if then.isdigit() else (datetime.fromisoformat(then) - datetime.fromisoformat(now)).total_seconds()
