@@ -45,6 +45,19 @@ def test_each_form_of_the_warning(tmp_path, proctrack: str) -> None:
         tell(site, cases)
 
 
+@pytest.mark.torch
+def test_nothing_of_the_step_dies_of_the_signal_and_no_data_loader_saves(tmp_path) -> None:
+    """Where every process gets it: torchrun, ranks, data loaders that were forked and spawned; also those of the batch script."""
+    with mock_site(tmp_path, nodes=1, proctrack="linuxproc") as site:
+        run = warned.loading(site, slurm={"signal": f"SIGUSR1@{LEAD_S}"}, waits={"end_margin": "3s"})
+        warned.check_loading(
+            run,
+            lambda: site.run("scancel", "--full", "--signal=USR1", run.job),
+            lambda: warned.limit(run, LEAD_S + 60),
+            ranks=2,
+        )
+
+
 @pytest.mark.drill
 @pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
 @pytest.mark.parametrize("first", range(0, AT_ONCE, BATCH))

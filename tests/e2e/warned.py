@@ -13,7 +13,7 @@ from ftsup import events as ev
 from ftsup.events import Ask, VerdictKind
 from tests.e2e.harness import Run, Site, merged, until
 
-SCRIPT = Path(__file__).parent / "saver.py"
+SCRIPT, LOADING = (Path(__file__).parent / name for name in ("saver.py", "loading.py"))
 WAYS = {"asks": "asked", "handler": "handler", "text": "handler", "hard": "handler", "flag": "flag", "late": "late", "later": "later"}
 """How a script saves -> what its line in `saves` says."""
 SHAPES = ((1, 2), (1, 4), (2, 1), (2, 2), (2, 3), (2, 4), (4, 1), (4, 2))
@@ -181,3 +181,45 @@ def check_resumed(run: Run, step: int | None) -> None:
     assert picked.step == step, run.story()
     if step is not None:
         run.until(lambda: any(event.step == step for event in run.events(ev.Sealed)))
+
+
+# Data loaders -------------------------------------------------------------------------------------------------------------
+
+
+def loading(site: Site, **more: object) -> Run:
+    """DDP with data loaders of both kinds."""
+    config = {"command": [str(LOADING)], "checkpoint": {"pattern": "step*.pt"}, "hang": {"step": "30s"}}
+    return site.submit("loading", **merged(config, more))
+
+
+def lines(run: Run, name: str) -> list[list[str]]:
+    """What its processes have noted."""
+    path = run.work / name
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def check_loading(run: Run, warn: Callable[[], object], near: Callable[[], object], *, ranks: int) -> None:
+    """A signal that everything of the step gets: nothing dies of it, the handler is called once a rank, at one step, and in no loader.
+
+    First by hand, long before the end; then with the end `near`, and the script leaves.
+    """
+    run.until(lambda: len(lines(run, "loaders")) == 2 * ranks, within_s=240)  # each of them imports torch
+    run.until_trains()
+    pids = {run.rank(number).pid: number for number in range(ranks)}
+    warn()
+    run.until(lambda: "training goes on" in run.output())
+    run.until_trains(more=10)
+    calls = lines(run, "called")
+    assert {int(pid): int(rank) for pid, rank, _ in calls} == pids, (calls, run.story())
+    assert (len(calls), len({step for _, _, step in calls})) == (ranks, 1), calls
+    (run.work / "control" / "leave").touch()
+    near()
+    warn()
+    run.until(lambda: requeue_line(run))
+    again = lines(run, "called")[ranks:]
+    (step,) = {int(step) for _, _, step in again}
+    assert {int(pid): int(rank) for pid, rank, _ in again} == pids, (again, run.story())
+    assert (len(again), len(lines(run, "loaders"))) == (ranks, 2 * ranks), (again, run.story())
+    assert (run.incidents(), run.launches()) == ([], [ev.Epoch(1, 1)]), run.story()
+    assert f"training is saved at step {step}" in run.orders(ev.Decide)[0].verdict.reason
+    check_resumed(run, step)

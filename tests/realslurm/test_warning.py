@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from ftsup import events as ev
 from tests.e2e import warned
 from tests.e2e.harness import RealSite, Run
 from tests.realslurm.cluster import KILL_WAIT_S
@@ -64,3 +65,38 @@ def test_any_script_warned_in_any_moment(cluster: str, first: int, request) -> N
     until_requeued(site, [run for _, run in runs])
     for case, run in runs:
         check(site, case, run, margin_s=warned.MARGIN_S)
+
+
+@pytest.mark.torch
+def test_nothing_of_a_real_step_dies_of_the_signal_and_no_data_loader_saves(real) -> None:
+    """Under linuxproc, where every process gets it, and also those of the batch script."""
+    run = warned.loading(real, slurm={"signal": "SIGUSR1@100", "time": "60min", "mem": "3GiB"})
+    warned.check_loading(
+        run,
+        lambda: real.run("scancel", "--full", "--signal=USR1", run.job),
+        lambda: real.cluster.admin("scontrol", "update", f"JobId={run.job}", f"TimeLimit={minutes_gone(run) + 2}"),
+        ranks=2,
+    )
+
+
+def minutes_gone(run: Run) -> int:
+    return int(run.show().run_s) // 60
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_an_admin_who_moves_the_limit_is_followed(cluster: str, request) -> None:
+    """One limit is moved near: Slurm warns at its next look. One is moved away before any warning: nothing is saved, training goes on."""
+    site = request.getfixturevalue(cluster)
+    near, far = warned.Case(way="asks"), warned.Case(way="handler", form="none")
+    nearer = submit(site, near, lead_s=100, minutes=60, waits={"ask": "300s"})
+    farther = submit(site, far, lead_s=60, minutes=2, waits={"ask": "300s"})
+    for run in (nearer, farther):
+        run.until(lambda run=run: run.events(ev.SlurmSaid))
+    site.cluster.admin("scontrol", "update", f"JobId={nearer.job}", f"TimeLimit={minutes_gone(nearer) + 2}")
+    site.cluster.admin("scontrol", "update", f"JobId={farther.job}", "TimeLimit=60")
+    until_requeued(site, [nearer])
+    check(site, near, nearer, margin_s=warned.MARGIN_S)
+    farther.until(lambda: any((event.left_s or 0) > 3000 for event in farther.events(ev.SlurmSaid)))  # asked anew when it was due
+    step = max(event.step for event in farther.events(ev.Progressed))
+    farther.until(lambda: max(event.step for event in farther.events(ev.Progressed)) > step)
+    assert (warned.saves(farther), farther.orders(ev.AskRanks), farther.incidents()) == ([], [], []), farther.story()
