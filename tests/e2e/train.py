@@ -10,6 +10,8 @@ import argparse
 import atexit
 import json
 import os
+import resource
+import signal
 import sys
 import threading
 import time
@@ -19,11 +21,23 @@ from ftsup_worker import beat, saved
 
 SAVE_EVERY = 5
 LAST_WORDS: list[str] = []
+GPU = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.02 GiB is free. "
+    "Process 4711 has 78.08 GiB memory in use. Of the allocated memory 76.12 GiB is allocated by PyTorch"
+)
+"""torch's own words."""
 
 
 def stand_still() -> None:
     while True:
         time.sleep(3600)
+
+
+def eat() -> None:
+    """Until the kernel says no."""
+    kept = []
+    while True:
+        kept.append(b"x" * (16 << 20))
 
 
 def act(word: str) -> None:
@@ -39,6 +53,27 @@ def act(word: str) -> None:
         atexit.register(stand_still)
     elif word == "leave at the end":
         LAST_WORDS.append(word)
+    elif word == "eat":
+        eat()
+    elif word == "eat of the GPU":
+        import torch
+
+        raise torch.OutOfMemoryError(GPU)
+    elif word == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def inside() -> dict[str, object]:
+    """What a rank is given, besides its environment."""
+    umask = os.umask(0)
+    os.umask(umask)
+    limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
+    return {
+        "umask": umask,
+        "limits": limits,
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "oom": int(Path("/proc/self/oom_score_adj").read_text()),
+    }
 
 
 def asked(control: Path, rank: int, step: int) -> str:
@@ -66,6 +101,7 @@ def main() -> None:
     step = json.loads(Path(resume).read_text())["step"] if resume else 0
     print(f"rank {rank} begins after step {step}")
     (control / f"environ.{rank}").write_text(json.dumps(dict(os.environ)))
+    (control / f"inside.{rank}").write_text(json.dumps(inside()))
     epoch, made = os.environ["FTSUP_MARK"].rpartition("/")[2], (control / f"steps.{rank}").open("a", buffering=1)
     while not (control / "finish").exists():
         time.sleep(0.1)

@@ -70,9 +70,13 @@ class Plan:
     """What a cluster is to be like."""
 
     nodes: tuple[str, ...] = NODES
+    cpus: int = CPUS_PER_NODE
+    """Of each node."""
     proctrack: str = "linuxproc"
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Lines of slurm.conf, added or in place of ours; `{folder}` in a value is the cluster's own."""
+    cores: bool = False
+    """Whether control groups hold a step to its CPUs as well; then no node may have more than the machine."""
     partitions: tuple[str, ...] = (MAIN,)
     """What follows `PartitionName=`; State=UP and DefMemPerCPU are ours."""
     users: bool = False
@@ -109,7 +113,9 @@ class Cluster:
         for name in ("sbatch", "scancel", "scontrol", "squeue", "sinfo", "sacct", "srun", "salloc"):
             if (path := program(name)) and not (folder / name).exists():
                 part = folder / f".{name}-{os.getpid()}"
-                line = shlex.join(self.argv([f"PATH={self.env['PATH']}", path], cwd=Path("@"), user=user)).replace("--chdir=@", '--chdir="$PWD"')
+                line = shlex.join(self.argv([f"PATH={self.env['PATH']}", path], cwd=Path("@"), user=user)).replace(
+                    "--chdir=@", '--chdir="$PWD"'
+                )
                 part.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
                 part.chmod(0o755)
                 part.rename(folder / name)
@@ -474,14 +480,20 @@ def _write_configuration(folder: Path, plan: Plan) -> Path:
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
     for node, port in zip(plan.nodes, ports[1:], strict=True):
-        lines.append(f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname=localhost Port={port} CPUs={CPUS_PER_NODE} RealMemory=16000")
+        lines.append(f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname=localhost Port={port} CPUs={plan.cpus} RealMemory=16000")
     lines += [f"PartitionName={each} State=UP DefMemPerCPU=100" for each in plan.partitions]
     for name in ("state", "orders", *(f"spool-{node}" for node in plan.nodes)):
         (folder / name).mkdir()
     (folder / "work").mkdir()
     (folder / "work").chmod(0o1777)
     if cgroup:
-        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\nAllowedSwapSpace=0\n")
+        constrain = [
+            "ConstrainRAMSpace=yes",
+            "ConstrainSwapSpace=yes",
+            "AllowedSwapSpace=0",
+            *(["ConstrainCores=yes"] if plan.cores else []),
+        ]
+        (folder / "cgroup.conf").write_text("\n".join(["CgroupPlugin=cgroup/v1", *constrain, ""]))
     conf = folder / "slurm.conf"
     conf.write_text("\n".join(lines) + "\n")
     return conf
