@@ -524,9 +524,11 @@ class Chained(Event, frozen=True, kw_only=True):
 
 
 class AvoidSet(Event, frozen=True, kw_only=True):
-    """The exclusion list holds our nodes."""
+    """The exclusion list holds our nodes: it was read back."""
 
     nodes: tuple[str, ...]
+    let_in: tuple[str, ...] = ()
+    """All but these: too few nodes would remain."""
 
 
 class Decided(Event, frozen=True, kw_only=True):
@@ -689,10 +691,10 @@ class Launch(Order, frozen=True, kw_only=True):
     """What was learned about this run: a step's median, the cost of a restart (0: nothing yet)."""
     kill_wait_s: float | None = None
     """The cluster's KillWait, where Slurm said it."""
-
-
     unkillable_s: float | None = None
     """Its UnkillableStepTimeout."""
+
+
 class Collect(Order, frozen=True, kw_only=True):
     """Take evidence; at most so long."""
 
@@ -739,16 +741,26 @@ class Decide(Order, frozen=True, kw_only=True):
     verdict: Verdict
     code: int = 0
     done: bool = False
+    chain: bool = False
+    """Of a requeue: another job of the run is to follow, instead."""
 
 
 class Requeue(Order, frozen=True, kw_only=True):
     """Ask Slurm to requeue the job (only once the log and the decision are safe)."""
 
+    chain: bool = False
+    """See to it that one successor is in the queue, instead."""
+
+
+class Shown(Order, frozen=True, kw_only=True):
+    """The requeue shows: nothing that lies in the run directory asks for it any more."""
+
 
 class Avoid(Order, frozen=True, kw_only=True):
-    """Put nodes on the job's exclusion list."""
+    """Put nodes on the job's exclusion list, as many as it can spare, and take others from it."""
 
     nodes: tuple[str, ...]
+    drop: tuple[str, ...] = ()
 
 
 class Incident(Order, frozen=True, kw_only=True):
@@ -775,8 +787,8 @@ class Quit(Order, frozen=True, kw_only=True):
 
 
 LeaderOrder = Union[  # noqa: UP007
-    StartStep, StartNode, PickCheckpoint, Prepare, Launch, AskRanks, Collect, Stop, Leave, AskSlurm, Decide, Requeue, Avoid, Incident,
-    Notify, Quit,
+    StartStep, StartNode, PickCheckpoint, Prepare, Launch, AskRanks, Collect, Stop, Leave, AskSlurm, Decide, Requeue, Shown, Avoid,
+    Incident, Notify, Quit,
 ]  # fmt: skip
 NodeOrder = Union[Prepare, Launch, AskRanks, Collect, Stop, Leave]  # noqa: UP007
 """What a node supervisor is ordered to do."""

@@ -36,7 +36,7 @@ RULES = Rules(hang=Hang(step_s=20.0, init_s=60.0, first_step_s=60.0, shutdown_s=
 class World:
     """Everything. Times are seconds; one look a second, as the real ones."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - all that a test may set
         self, *, nodes: int = 2, ranks: int = 2, steps: int = 60, save_every: int = 10, rules: Rules = RULES, script: str = "deaf"
     ) -> None:
         self.rules = replace(rules, workers_per_node=ranks)
@@ -80,6 +80,14 @@ class World:
         # Slurm
         self.job, self.continues = "7", 0
         self.job_state, self.completing, self.restarts = "RUNNING", False, 0
+        self.granted = 0
+        """The restart count that this grant began with."""
+        self.requeueable = True
+        self.usable = 99
+        """So many nodes there are; those that are kept out have to leave enough."""
+        self.successors: list[str] = []
+        self.deaf_to_avoid = False
+        """Slurm refuses to keep nodes out."""
         self.excluded: set[str] = set()
         self.refusals = 0
         self.slurm_away = False
@@ -102,7 +110,7 @@ class World:
 
     def start(self) -> World:
         """A grant begins: its leader starts."""
-        self.job_state, self.completing = "RUNNING", False
+        self.job_state, self.completing, self.granted = "RUNNING", False, self.restarts
         if self.excluded & set(self.names):
             self.names = tuple(name if name not in self.excluded else f"n{next(self.spares)}" for name in self.names)
         self.nodes = {name: Node(name) for name in self.names}
@@ -118,7 +126,7 @@ class World:
         self.state, self.leader_alive, self.quit = state, True, None
         if sum(isinstance(line.event, ev.Continued) for line in self.log) < self.continues:
             self.tell(ev.Continued(n=self.continues, who="ada"))
-        self.tell(ev.LeaderStarted(job=self.job, restarts=self.restarts, host=self.names[0], pid=next(self._ids), nodes=self.names))
+        self.tell(ev.LeaderStarted(job=self.job, restarts=self.granted, host=self.names[0], pid=next(self._ids), nodes=self.names))
 
     def kill_leader(self) -> None:
         self.leader_alive = False
@@ -212,13 +220,16 @@ class World:
         elif isinstance(order, ev.Decide):
             self.at(0.0, lambda: self.tell(ev.Decided(mirrored=True)))
         elif isinstance(order, ev.Requeue):
-            self._requeue()
+            self._requeue(order)
         elif isinstance(order, ev.Avoid):
             self._avoid(order)
         elif isinstance(order, ev.Notify):
             self.news.append(order.text)
         elif isinstance(order, ev.Quit):
             self.quit = order.code
+            if self.successors and self.successors[-1] != self.job and self.job_state == "RUNNING":
+                self.job_state = "PENDING"
+                self.at(5.0, self._follow)
 
     def _pick(self, order: ev.PickCheckpoint) -> None:
         good = [step for step in sorted(self.stored, reverse=True) if f"step{step}.pt" not in order.suspects]
@@ -268,15 +279,23 @@ class World:
             self.tell(ev.SlurmFailed(op="show", kind="Unavailable", why="controller away"))
             return
         left = None if self.limit_t is None else max(self.limit_t - self.t, 0.0)
-        self.tell(ev.SlurmSaid(state=self.job_state, completing=self.completing, restarts=self.restarts, left_s=left, kill_wait_s=5.0))
+        state = "UNKNOWN" if self.completing else self.job_state  # it hides whether the job ends or comes back
+        said = ev.SlurmSaid(state=state, completing=self.completing, restarts=self.restarts, left_s=left, kill_wait_s=5.0)
+        self.tell(replace(said, requeueable=self.requeueable))
 
-    def _requeue(self) -> None:
-        self.requeues.append(self.t)
+    def _requeue(self, order: ev.Requeue) -> None:
+        op = "successor" if order.chain else "requeue"
+        if not order.chain:
+            self.requeues.append(self.t)
         if self.slurm_away:
-            self.at(1.0, lambda: self.tell(ev.SlurmFailed(op="requeue", kind="Unavailable", why="controller away")))
-        elif self.refusals > 0:
+            self.at(1.0, lambda: self.tell(ev.SlurmFailed(op=op, kind="Unavailable", why="controller away")))
+        elif self.refusals > 0 or not (self.requeueable or order.chain):
             self.refusals -= 1
-            self.at(0.0, lambda: self.tell(ev.SlurmFailed(op="requeue", kind="Refused", why="no")))
+            self.at(0.0, lambda: self.tell(ev.SlurmFailed(op=op, kind="Refused", why="no")))
+        elif order.chain:
+            if self.successors[-1:] == [self.job] or not self.successors:  # one that is there is found
+                self.successors.append(str(int(self.job) + 1))
+            self.at(1.0, lambda: self.tell(ev.Chained(job=self.successors[-1])))
         else:
             self.at(0.0, lambda: self.tell(ev.RequeueAsked()))
             self.requeue_job()
@@ -329,19 +348,25 @@ class World:
 
     def _end_job(self, state: str) -> None:
         self.job_state, self.completing = state, True
+        self.restarts += state == "PENDING"  # at once, as Slurm counts
         for node in self.nodes.values():
             if node.state is not None and not node.stopped:
                 self._happen(node, noding.Signal(t=self.t, warning=False))
         self.at(0.0, lambda: self.tell(ev.Signalled(signal="SIGTERM")))
         self.at(5.0, self._swept)
 
+    def _follow(self) -> None:
+        """The successor begins."""
+        self._swept()
+        self.job, self.restarts, self.limit_t = self.successors[-1], 0, None
+        self.start()
+
     def _swept(self) -> None:
         self.leader_alive = False
         for node in self.nodes.values():
             node.state, node.ranks = None, []
         self.completing = False
-        if self.job_state == "PENDING":
-            self.restarts += 1
+        if self.job_state == "PENDING" and self.restarts > self.granted:
             self.at(10.0, self._begin_again)
 
     def _begin_again(self) -> None:
@@ -351,11 +376,14 @@ class World:
             self.start()
 
     def _avoid(self, order: ev.Avoid) -> None:
-        if self.job_state == "RUNNING" and not self.completing:
-            self.at(0.0, lambda: self.tell(ev.SlurmFailed(op="avoid", kind="Refused", why="running")))
+        if self.job_state != "PENDING" or self.deaf_to_avoid:
+            self.at(0.0, lambda: self.tell(ev.SlurmFailed(op="keep_out", kind="Refused", why="running")))
             return
-        self.excluded |= set(order.nodes)
-        self.at(0.0, lambda: self.tell(ev.AvoidSet(nodes=order.nodes)))
+        room = max(self.usable - len(self.names), 0)
+        nodes = order.nodes[max(len(order.nodes) - room, 0) :]
+        let_in = tuple(node for node in order.nodes if node not in nodes)
+        self.excluded = (self.excluded - {*order.drop, *let_in}) | set(nodes)
+        self.at(0.0, lambda: self.tell(ev.AvoidSet(nodes=nodes, let_in=let_in)))
 
     # Nodes ---------------------------------------------------------------------------------------------------------------
 

@@ -359,6 +359,7 @@ class Config(Section, frozen=True, kw_only=True):
             plain=self.slurm.handlers is Handlers.PLAIN,
             warning_s=float(self.slurm.warning.lead_s),
             can_requeue=self.slurm.requeue is not Requeue.OFF,
+            chain=self.slurm.requeue is Requeue.CHAIN,
             workers_per_node=self.workers,
             watched=self.launch is Launch.TORCHRUN,
         )

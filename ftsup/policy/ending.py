@@ -1,8 +1,7 @@
-"""How a grant ends: closing with a verdict, the requeue until it shows, the time limit, and being told to end.
+"""How a grant ends: closing with a verdict, the time limit, and being told to end. The requeue itself is in `requeue`.
 
-Part of the leader's machine, pure as the rest. The law: a requeue is asked for at most once at a time and believed only when
-Slurm's state shows it; told to end by somebody else, nothing is requeued; a cancelled, stopped, paused or finished run never begins
-again by itself.
+Part of the leader's machine, pure as the rest. The law: told to end by somebody else, nothing is requeued; a cancelled, stopped,
+paused or finished run never begins again by itself.
 """
 
 from __future__ import annotations
@@ -27,12 +26,14 @@ SURE = 3
 """That Slurm does not know a job in which we live is believed when it says so again and again."""
 ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", FORGOTTEN})
 """Slurm's words for a job that is over, by none of our ways."""
+SHOWS_S = 10.0
+"""A request that Slurm took and that does not show by then is made again (`incomplete` may return 0 and do nothing)."""
+CHAIN_S = 180.0
+"""A successor takes several questions to Slurm, and is asked for by one child at a time."""
 ASK_AGAIN_S = 2.0
 """Between two looks at a state that is about to change."""
 ASK_SOON_S = 60.0
 """Slurm did not answer: until it is asked again how long we have."""
-REQUEUE_SHOWS_S = 10.0
-"""A request that Slurm took and that does not show by then is made again (`incomplete` may return 0 and do nothing)."""
 TOLD = 143
 """The code of a leader that was told to end and decided nothing: bash ends as well, and starts no other one."""
 ALONE_S = 10.0
@@ -72,18 +73,19 @@ def close(state: State, verdict: Verdict, t: float) -> Change:
     state = replace(
         state, stage=Stage.CLOSE, verdict=verdict, waiting=(), deadline_t=t + 30.0, seen=False, tries=0, refused=0, avoid_set=False
     )
-    return state, (_decide(state),)
+    return state, (decide(state),)
 
 
 def _code(verdict: Verdict) -> int:
     return 0 if verdict.rule == STOPPED else CODES.get(verdict.kind, 1)
 
 
-def _decide(state: State) -> ev.Decide:
+def decide(state: State) -> ev.Decide:
+    """The decision, as it stands by now."""
     verdict = state.verdict
     assert verdict is not None
     done = verdict.kind is not VerdictKind.REQUEUE or verdict.rule == "elsewhere" or state.seen
-    return ev.Decide(verdict=verdict, code=_code(verdict), done=done)
+    return ev.Decide(verdict=verdict, code=_code(verdict), done=done, chain=state.chain and verdict.kind is VerdictKind.REQUEUE)
 
 
 def decided(state: State, event: ev.Decided, _rules: Rules) -> Change:
@@ -101,30 +103,32 @@ def _carry_out(state: State, t: float) -> Change:
         # Told to end before we asked for anything: by somebody else, and perhaps for good.
         return _find_out(state, t)
     if verdict.kind is VerdictKind.REQUEUE and verdict.rule != "elsewhere":
-        return replace(state, stage=Stage.REQUEUE, tries=1, deadline_t=t + REQUEUE_SHOWS_S), (news, ev.Requeue())
+        state = replace(state, stage=Stage.REQUEUE, tries=1, deadline_t=t + (CHAIN_S if state.chain else SHOWS_S))
+        return state, (news, ev.Requeue(chain=state.chain))
     if verdict.kind is VerdictKind.REQUEUE:  # somebody else did it: the run is not over
-        return replace(state, stage=Stage.REQUEUE, seen=True, signalled=True, deadline_t=None), (news, *_leave(state), ev.Quit(code=0))
+        return replace(state, stage=Stage.REQUEUE, seen=True, signalled=True, deadline_t=None), (news, *leaves(state), ev.Quit(code=0))
     code = _code(verdict)
-    return replace(state, stage=Stage.OVER, deadline_t=None), (news, *_leave(state), ev.Quit(code=code))
+    return replace(state, stage=Stage.OVER, deadline_t=None), (news, *leaves(state), ev.Quit(code=code))
 
 
-def _leave(state: State) -> tuple[LeaderOrder, ...]:
+def leaves(state: State) -> tuple[LeaderOrder, ...]:
+    """All node supervisors may go."""
     return tuple(ev.Leave(node=node) for node in state.nodes)
 
 
 def again(state: State) -> Change:
     """A leader begins for a run that is over (a stray requeue, a leader that died after deciding): the same end, at once."""
-    return state, (_decide(state), *_leave(state), ev.Quit(code=_code(state.verdict) if state.verdict else 1))
+    return state, (decide(state), *leaves(state), ev.Quit(code=_code(state.verdict) if state.verdict else 1))
 
 
 def take_over(state: State, event: ev.LeaderStarted, _rules: Rules) -> Change | None:
     """A new leader in the same grant, in one of our stages: give its orders again. None: not one of ours."""
     if state.stage is Stage.CLOSE:
-        return replace(state, deadline_t=event.t + 30.0), (_decide(state),)
+        return replace(state, deadline_t=event.t + 30.0), (decide(state),)
     if state.stage is Stage.REQUEUE and state.seen and state.signalled:  # it was done, and our predecessor was about to go
-        return replace(state, deadline_t=None), (_decide(state), *_leave(state), ev.Quit(code=0))
+        return replace(state, deadline_t=None), (decide(state), *leaves(state), ev.Quit(code=0))
     if state.stage is Stage.REQUEUE:  # it may have been done: look first
-        return replace(state, deadline_t=event.t + REQUEUE_SHOWS_S), (_decide(state), ev.AskSlurm())
+        return replace(state, deadline_t=event.t + SHOWS_S), (decide(state), ev.AskSlurm())
     if state.stage is Stage.TERMED:
         return replace(state, deadline_t=event.t + ASK_AGAIN_S, end_t=state.end_t or event.t + TERMED_S), (ev.AskSlurm(),)
     if state.stage is Stage.BACK_OFF:
@@ -136,80 +140,14 @@ def tick(state: State, event: ev.Tick, rules: Rules) -> Change:
     """A deadline of one of our stages."""
     if state.stage is Stage.CLOSE:  # the disk does not answer: what is decided is decided
         return _carry_out(state, event.t)
-    if state.stage is Stage.REQUEUE:
-        return _requeue_tick(state, event.t)
     if state.stage is Stage.TERMED:
         return _termed_tick(state, event.t, rules)
     return state, ()
 
 
-# Requeue ------------------------------------------------------------------------------------------------------------------
-
-
-def _requeue_tick(state: State, t: float) -> Change:
-    if state.seen:
-        order = ev.Avoid(nodes=_avoid(state)) if _avoid(state) and not state.avoid_set else ev.AskSlurm()
-        return replace(state, deadline_t=t + ASK_AGAIN_S), (order,)
-    return replace(state, deadline_t=t + REQUEUE_SHOWS_S, tries=state.tries + 1), (ev.Requeue(),)
-
-
-def _avoid(state: State) -> tuple[str, ...]:
-    """Everything this run keeps out, not only the newest: the list is replaced by an update."""
-    return state.history.avoided if state.verdict and state.verdict.avoid else ()
-
-
-def requeue_asked(state: State, _event: ev.RequeueAsked, _rules: Rules) -> Change:
-    """Slurm took the request: now see whether it shows."""
-    return state, (ev.AskSlurm(),) if state.stage is Stage.REQUEUE else ()
-
-
-def chained(state: State, _event: ev.Chained, _rules: Rules) -> Change:
-    """The successor waits for our end: end, without asking for a requeue as well."""
-    if state.stage is not Stage.REQUEUE:
-        return state, ()
-    state = replace(state, seen=True, signalled=True, deadline_t=None)
-    return state, (_decide(state), *_leave(state), ev.Quit(code=0))
-
-
-def _requeue_said(state: State, event: ev.SlurmSaid) -> Change:
-    if event.state == "CANCELLED":
-        return close(state, _cancelled(state, "cancelled while it was being requeued"), event.t)
-    shows = event.completing or event.state == "PENDING" or event.restarts > state.restarts
-    if not shows:
-        return state, ()
-    state = replace(state, seen=True)
-    if _avoid(state) and not state.avoid_set:
-        return replace(state, deadline_t=event.t + ASK_AGAIN_S), (ev.Avoid(nodes=_avoid(state)),)
-    return _left(state)
-
-
-def _left(state: State) -> Change:
-    """The requeue shows and nothing is left to do: stay until we are told to end, then go at once."""
-    if not state.signalled:
-        return replace(state, deadline_t=None), ()
-    return replace(state, deadline_t=None), (*_leave(state), ev.Quit(code=0))
-
-
-def avoid_set(state: State, _event: ev.AvoidSet, _rules: Rules) -> Change:
-    """The exclusion list is as we want it."""
-    state = replace(state, avoid_set=True)
-    return _left(state) if state.stage is Stage.REQUEUE and state.seen else (state, ())
-
-
-def slurm_failed(state: State, event: ev.SlurmFailed, rules: Rules) -> Change:
-    """A call failed. Silence says nothing about the job; only a repeated no ends the run."""
-    if state.stage is not Stage.REQUEUE:
-        return replace(state, ask_t=event.t + ASK_SOON_S) if state.away else state, ()
-    if event.op == "requeue" and event.kind == "Refused":
-        if state.refused + 1 >= rules.policy.refusals:
-            reason = f"Slurm refused the requeue {state.refused + 1} times: {event.why}"
-            return close(state, Verdict(kind=VerdictKind.STOP, reason=reason, rule="refused"), event.t)
-        return replace(state, refused=state.refused + 1, deadline_t=event.t + 5.0 * 2**state.refused), ()
-    if event.op == "requeue":
-        return replace(state, deadline_t=event.t + min(5.0 * 2 ** min(state.tries, 4), 60.0)), ()
-    if event.op == "avoid":
-        return replace(state, deadline_t=event.t + 1.0), ()
-    return state, ()
+def slurm_failed(state: State, event: ev.SlurmFailed, _rules: Rules) -> Change:
+    """A question was not answered: that says nothing about the job, and it is asked again soon."""
+    return replace(state, ask_t=event.t + ASK_SOON_S) if state.away else state, ()
 
 
 # The time limit -----------------------------------------------------------------------------------------------------------
@@ -333,10 +271,7 @@ def _watch_end(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
 
 def signalled(state: State, event: ev.Signalled, _rules: Rules) -> Change:
     """TERM at the leader: our own requeue, or somebody else's wish."""
-    state = replace(state, signalled=True)
-    if state.stage is Stage.REQUEUE:
-        return _left(state) if state.seen and (state.avoid_set or not _avoid(state)) else (state, (ev.AskSlurm(),))
-    return _termed(state, event.t)
+    return _termed(replace(state, signalled=True), event.t)
 
 
 def terminated(state: State, event: ev.Terminated, _rules: Rules) -> Change:
@@ -354,13 +289,13 @@ def _find_out(state: State, t: float) -> Change:
 
 def _termed_tick(state: State, t: float, _rules: Rules) -> Change:
     if state.end_t is not None and t >= state.end_t:
-        return _unexplained(state)
+        return unexplained(state)
     return replace(state, deadline_t=t + ASK_AGAIN_S), (ev.AskSlurm(),)
 
 
-def _unexplained(state: State) -> Change:
+def unexplained(state: State) -> Change:
     """Nobody says why. No decision: the run is not over, and nothing of ours requeues it."""
-    return replace(state, deadline_t=None, end_t=None), (*_leave(state), ev.Quit(code=TOLD))
+    return replace(state, deadline_t=None, end_t=None), (*leaves(state), ev.Quit(code=TOLD))
 
 
 def last_words(state: State) -> Change:
@@ -382,19 +317,19 @@ def meant_alone(state: State, event: ev.SlurmSaid) -> bool:
 
 def _termed_said(state: State, event: ev.SlurmSaid) -> Change:
     if event.state == "CANCELLED":
-        verdict = _cancelled(state, "cancelled (scancel)")
+        verdict = cancelled(state, "cancelled (scancel)")
     elif event.state in {"TIMEOUT", "DEADLINE"}:
         verdict = Verdict(kind=VerdictKind.STOP, reason="the time limit ended the job before a requeue", rule="time limit")
     elif event.state == "PENDING" or event.restarts > state.restarts:
         verdict = Verdict(kind=VerdictKind.REQUEUE, reason="requeued by somebody else: go on from the newest checkpoint", rule="elsewhere")
     elif event.completing and _deserted(state) and state.end_t is not None:
-        return _unexplained(state)  # Slurm waits for our end, and says only then what it was
+        return unexplained(state)  # Slurm waits for our end, and says only then what it was
     else:
         return state, ()
     return close(state, verdict, event.t)
 
 
-def _cancelled(state: State, reason: str) -> Verdict:
+def cancelled(state: State, reason: str) -> Verdict:
     """Slurm has cancelled the job: that is how a job is paused that waits in the queue."""
     if state.wish is not None and state.wish.request is Request.PAUSE:
         return wished(state.wish, "its job was cancelled in Slurm")
@@ -415,11 +350,9 @@ def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return replace(state, ask_t=event.t + ASK_AGAIN_S), ()
     if event.state in ENDED and not event.completing and state.stage is not Stage.OVER:
         # The job ended under us (bash was killed, and we outlived it). Nothing is left to lead; the run itself is not over.
-        return replace(state, deadline_t=None, end_t=None, ask_t=None), (*_leave(state), ev.Quit(code=1))
+        return replace(state, deadline_t=None, end_t=None, ask_t=None), (*leaves(state), ev.Quit(code=1))
     if event.state == "CANCELLED" and state.stage in BEFORE_END:
-        return close(state, _cancelled(state, "cancelled (scancel)"), event.t)
-    if state.stage is Stage.REQUEUE:
-        return _requeue_said(state, event)
+        return close(state, cancelled(state, "cancelled (scancel)"), event.t)
     if state.stage is Stage.TERMED:
         return _termed_said(state, event)
     if state.stage in BEFORE_END:

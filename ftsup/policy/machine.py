@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.errors import RuleBroken
 from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
-from ftsup.policy import blame, ending, resume, stuck, wishes
+from ftsup.policy import blame, ending, exclusion, requeue, resume, stuck, wishes
 from ftsup.policy import save as saving
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
 from ftsup.policy.rules import HangMode, Rules
@@ -49,7 +49,7 @@ def step(state: State, event: LeaderEvent, rules: Rules) -> Out:
         message = f"{type(event).__name__} before LeaderStarted"
         raise RuleBroken(message, hint="please report this, with the run's events.jsonl")
     after, orders = handler(_contact(state, event), event, rules)
-    after, more = saving.follow(after, event.t, rules)
+    after, more = saving.follow(exclusion.follow(after, event.t), event.t, rules)
     after, news = stuck.follow(state, after, event.t, rules)
     return Out(state=after, orders=orders + more + news, deadline_t=next_deadline(after))
 
@@ -182,6 +182,7 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
         return ending.again(state)
     if (event.job, event.restarts) == (state.job, state.restarts):
         return ending.take_over(state, event, rules) or enter(saving.again(state, event.t), state.stage, event.t, rules)
+    state = exclusion.begun(state, event.t, rules)
     state = State(
         epoch=ev.Epoch(state.epoch.grant + 1, 0),
         job=event.job,
@@ -199,7 +200,11 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
         saves=state.saves,
         saved_step=state.saved_step,
         wish=wishes.carried(state, event.nodes),
+        chain=rules.chain,
+        exclusions=state.exclusions,
     )
+    if rules.can_requeue and state.history.requeues < rules.policy.requeues and (verdict := exclusion.missed(state)) is not None:
+        return ending.close(replace(state, history=replace(state.history, requeues=state.history.requeues + 1)), verdict, event.t)
     state, orders = enter(state, Stage.GATHER, event.t, rules, waiting=event.nodes)
     return replace(state, ask_t=event.t + rules.ask_s), (*orders, ev.AskSlurm())
 
@@ -241,7 +246,7 @@ def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
         return _failed_start(state, event.t, rules, "choosing the checkpoint took too long")
     if state.stage in {Stage.GATHER, Stage.PREPARE, Stage.LAUNCH, Stage.STOP}:
         return _wait_for_slurm(state, event.t, rules) or _gave_up(state, event.t, rules, "")
-    return ending.tick(state, event, rules)
+    return requeue.tick(state, event.t) if state.stage is Stage.REQUEUE else ending.tick(state, event, rules)
 
 
 def _wait_for_slurm(state: State, t: float, rules: Rules) -> Change | None:
@@ -649,6 +654,9 @@ def _restart(state: State, t: float, rules: Rules) -> Change:
 
 def _slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """What Slurm says matters to how a grant ends; but a TERM that was meant for one supervisor is a fault of its node."""
+    state = exclusion.aged(state, event.t)
+    if state.stage is Stage.REQUEUE:
+        return requeue.said(state, event, rules)
     if not ending.meant_alone(state, event):
         state, orders = ending.slurm_said(state, event, rules)
         state, more = saving.end_said(state, event, rules)
@@ -657,6 +665,15 @@ def _slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     instances = {node: one for node, one in state.instances.items() if node not in state.termed}
     state = replace(state, stage=Stage.RUN, end_t=None, ask_t=event.t, termed=(), faults=(*state.faults, *lost), instances=instances)
     return _open(state, event.t, rules)
+
+
+def _slurm_failed(state: State, event: ev.SlurmFailed, rules: Rules) -> Change:
+    return (requeue.failed if state.stage is Stage.REQUEUE else ending.slurm_failed)(state, event, rules)
+
+
+def _signalled(state: State, event: ev.Signalled, rules: Rules) -> Change:
+    """TERM at the leader: our own requeue, or somebody else's wish."""
+    return requeue.told(replace(state, signalled=True)) if state.stage is Stage.REQUEUE else ending.signalled(state, event, rules)
 
 
 HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
@@ -692,12 +709,12 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.AttemptOver: _attempt_over,
     ev.Warned: ending.warned,
     ev.Terminated: ending.terminated,
-    ev.Signalled: ending.signalled,
+    ev.Signalled: _signalled,
     ev.SlurmSaid: _slurm_said,
-    ev.SlurmFailed: ending.slurm_failed,
-    ev.RequeueAsked: ending.requeue_asked,
-    ev.Chained: ending.chained,
-    ev.AvoidSet: ending.avoid_set,
+    ev.SlurmFailed: _slurm_failed,
+    ev.RequeueAsked: requeue.asked,
+    ev.Chained: requeue.chained,
+    ev.AvoidSet: requeue.avoid_set,
     ev.Decided: ending.decided,
     ev.Asked: wishes.asked,
     ev.Continued: _begun_anew,

@@ -119,6 +119,9 @@ class Budgets(Section, frozen=True, kw_only=True):
         int, Meta(ge=2, description="faults in a row on one node, at different steps, before it is avoided; of several nodes")
     ] = 3
     avoid_max: Annotated[Count, Meta(description="nodes that a run keeps out at most")] = 8
+    avoid_for_s: Annotated[Duration, Meta(description="how long a node is kept out, counted while the run has its nodes; 0: for good")] = (
+        86400.0
+    )
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +152,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     stagger_s: float = 20.0
     staggers: int = 6
     can_requeue: bool = True
+    chain: bool = False
+    """Another job follows, instead of a requeue."""
     workers_per_node: int = 1
     watched: bool = True
     """Ranks have beats (launch: torchrun); else progress is unknown."""

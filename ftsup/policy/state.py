@@ -107,6 +107,22 @@ class Checkpoints(msgspec.Struct, frozen=True, kw_only=True):
     """The restart from an earlier step that the next pick serves."""
 
 
+class Exclusions(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes that the run keeps out (`history.avoided`): since when, and what Slurm knows of it. `exclusion` makes new ones."""
+
+    lived_s: float = 0.0
+    """How long the run has had its nodes, up to `grant_t`."""
+    grant_t: float | None = None
+    since_s: dict[str, float] = {}
+    """Node -> how long the run had lived when it was kept out."""
+    listed: tuple[str, ...] = ()
+    """Those that Slurm's list was seen to hold, by us."""
+    let_in: tuple[str, ...] = ()
+    """Those for which there was no room: too few nodes would have remained."""
+    expired: tuple[str, ...] = ()
+    """Those whose time is over, and that Slurm's list still holds."""
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """The leader's memory."""
 
@@ -198,6 +214,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     end_checked: bool = False
     """Slurm was asked once more about the end, and `end_t` is due."""
     kill_wait_s: float | None = None
+    unkillable_s: float | None = None
     warn_t: float | None = None
     """The warning's time by Slurm's EndTime: then it is as if the signal had come."""
     warn_checked: bool = False
@@ -214,7 +231,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     termed: tuple[str, ...] = ()
     """Nodes whose supervisors were told to end."""
     signalled: bool = False
-    unkillable_s: float | None = None
     """The leader itself was told to end."""
     alone: bool = False
     """The step has ended: no supervisor that was started with it is left."""
@@ -226,6 +242,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     seen: bool = False
     """Slurm shows that the requeue is on its way."""
     avoid_set: bool = False
+    chain: bool = False
+    """Another job of this run follows, instead of a requeue."""
+    exclusions: Exclusions = Exclusions()
 
 
 class Out(msgspec.Struct, frozen=True, kw_only=True):

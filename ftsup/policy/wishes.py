@@ -173,4 +173,4 @@ def carried(state: State, nodes: tuple[str, ...]) -> Wish | None:
         return wish
     if wish.request is Request.RESTART:
         return wish if wish.from_step is not None else None
-    return wish if set(wish.avoid) & set(nodes) else None
+    return wish if (set(wish.avoid) & set(nodes)) - set(state.history.avoided) else None  # those are kept out by themselves

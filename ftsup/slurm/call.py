@@ -14,7 +14,7 @@ import msgspec
 
 from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
 from ftsup.ports import Job, Node, Partition
-from ftsup.slurm.chain import Successor, successor
+from ftsup.slurm.chain import Standing, Successor, standing, successor
 from ftsup.slurm.keepout import KeptOut, keep_out
 
 RESULTS: dict[str, Any] = {
@@ -32,9 +32,10 @@ RESULTS: dict[str, Any] = {
     "find": list[str],
     "keep_out": KeptOut,
     "successor": Successor,
+    "standing": Standing,
 }
 """Every operation, and what it answers."""
-COMPOSED: dict[str, Callable[..., object]] = {"keep_out": keep_out, "successor": successor}
+COMPOSED: dict[str, Callable[..., object]] = {"keep_out": keep_out, "successor": successor, "standing": standing}
 """Those that are built of the port's calls; the port comes first."""
 KINDS: dict[str, type[SlurmError]] = {kind.__name__: kind for kind in (Unavailable, Unanswered, Refused, Unreadable)}
 

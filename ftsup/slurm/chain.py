@@ -25,6 +25,23 @@ class Successor(msgspec.Struct, frozen=True, kw_only=True):
     kept_out: KeptOut = KeptOut()
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job stands to those of the same run before it."""
+
+    elder: str = ""
+    """Another job of the run lives, and was there first: this one is one too many."""
+    cancelled: bool = False
+    """The job that it follows was cancelled, after this one had been submitted."""
+
+
+def standing(slurm: Slurm, *, before: str, number: int, script: Path) -> Standing:
+    """Whether the job `number`, which follows `before`, may lead the run."""
+    last = slurm.show(before)
+    earlier = [slurm.show(one) for one in slurm.find(script) if int(one) < number]
+    elder = next((job.job_id for job in (last, *earlier) if job.lives and not job.completing), "")
+    return Standing(elder=elder, cancelled=last.state is JobState.CANCELLED)
+
+
 def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Sequence[str] = (), own: Sequence[str] = ()) -> Successor:
     """See to it that one successor of the job is in Slurm's hands. `number`: the job's own plain one, also of an array's task.
 

@@ -48,6 +48,7 @@ class Work:
         return {
             "mirror": self.mirror,
             "write": self.write,
+            "remove": self.remove,
             "requests": self.requests,
             "add_line": self.add_line,
             "say": self.say,
@@ -63,6 +64,10 @@ class Work:
     def write(self, *, path: str, text: str) -> None:
         """A small file, whole or not at all."""
         write_whole(Path(path), text.encode(errors="surrogateescape"))
+
+    def remove(self, *, path: str) -> None:
+        """A small file of ours, if it is there."""
+        Path(path).unlink(missing_ok=True)
 
     def requests(self, *, folder: str, known: list[str], cancelled: str = "", paused: str = "") -> Any:  # noqa: ANN401 - JSON
         """What people ask for: only our own user's plain files. Those that are known are set aside; the marks of a run stay."""

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from ftsup import eventlog, proc
 from ftsup import events as ev
-from ftsup.config import Config, Requeue
+from ftsup.config import Config
 from ftsup.errors import Refused, SlurmError
 from ftsup.events import LeaderEvent, LeaderOrder, Line
 from ftsup.policy.judge import describe
@@ -31,8 +31,10 @@ from ftsup.policy.state import Stage, State
 from ftsup.ports import Clock, Job
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
+from ftsup.slurm.chain import Standing, Successor
 from ftsup.slurm.commands import no_answer
-from ftsup.supervisor import launch, starter
+from ftsup.slurm.keepout import KeptOut
+from ftsup.supervisor import launch, requeueing, starter
 from ftsup.supervisor.checkpoints import LAST_S, Checkpoints
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.files import write_whole
@@ -158,9 +160,16 @@ class Lead:
     def run(self) -> int:
         """Lead until the machine says quit."""
         grant = self.grant
+        continued = self._continued()
+        follows = self._follows() if self.state.job not in {"", grant.job} and not continued else Standing()
+        if follows.elder:
+            say(f"job {follows.elder} leads this run already: this one, {grant.job}, is one too many, and ends")
+            self._close()
+            return 0
         self._keep(f"port.{grant.restarts}", str(self.link.port).encode())
         self._ask_config()
         self._record_code()
+        before = self.state.job
         started = ev.LeaderStarted(
             job=grant.job,
             restarts=grant.restarts,
@@ -171,8 +180,12 @@ class Lead:
         )
         now = self.clock.now()
         strange = [ev.Noted(t=now, text=f"{grant.host}: {text}", trouble=text) for text in self.strange]
-        self._take([*(replace(event, t=now) for event in self._continued()), replace(started, t=now), *strange], now)
+        self._take([*(replace(event, t=now) for event in continued), replace(started, t=now), *strange], now)
+        if follows.cancelled:
+            self._take([ev.Asked(t=now, request=ev.Request.CANCEL, who=f"scancel of job {before}", wall=self.clock.wall())], now)
         self.clerk.ask("add_line", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=grant.job)
+        if self.state.stage not in {Stage.CLOSE, Stage.REQUEUE}:  # we are what was spooled
+            self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.requeue))
         while not self._may_go():
             self._turn(self.loop.wait(self._sources(), until_t=self._until()))
         self._close()
@@ -184,6 +197,10 @@ class Lead:
         if found is None or found.n <= self.state.continued:
             return []
         return [ev.Continued(n=found.n, who=found.who, wall=found.wall, changed=found.changed)]
+
+    def _follows(self) -> Standing:
+        """Another job than that of the log: a successor, or one too many. Asked before anything is done; nobody waits for us yet."""
+        return requeueing.standing(self.state, environ=self.grant.environ, script=self.run_dir.script, cwd=self.local)
 
     def _close(self) -> None:
         self.calls.end()
@@ -386,6 +403,7 @@ class Lead:
             ev.AskSlurm: self._ask_slurm,
             ev.Decide: self._decide,
             ev.Requeue: self._requeue,
+            ev.Shown: self._shown,
             ev.Avoid: self._avoid,
             ev.Incident: self._incident,
             ev.Notify: self._notify,
@@ -408,7 +426,7 @@ class Lead:
         if known:
             self._take([replace(event, t=now) for event in known], now)
 
-    def _slurm(self, op: str, now: float, then: Callable[[Any], list[LeaderEvent]], **args: object) -> None:
+    def _slurm(self, op: str, now: float, then: Callable[[Any], list[LeaderEvent]], *, limit_s: float = SLURM_S, **args: object) -> None:
         if op in self.asking:
             return  # that answer is for both: a controller that hangs must not find a crowd when it goes on
 
@@ -423,7 +441,7 @@ class Lead:
             return [*found, *self._answered()]
 
         self.asking.add(op)
-        self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.grant.environ, cwd=self.local)
+        self.calls.start(call.argv(op, **args), now=now, limit_s=limit_s, then=done, env=self.grant.environ, cwd=self.local)
 
     def _silence(self, why: str) -> list[LeaderEvent]:
         """Slurm does not answer: told once, until it does."""
@@ -488,40 +506,48 @@ class Lead:
 
         self._slurm("show", now, said, job_id=self.grant.job)
 
-    def _requeue(self, _order: ev.Requeue, now: float) -> None:
-        if self.config.slurm.requeue is Requeue.CHAIN:
+    def _requeue(self, order: ev.Requeue, now: float) -> None:
+        if order.chain:
             self._chain(now)
-            return
-        self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job)
+        else:
+            self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job)
 
     def _chain(self, now: float) -> None:
         """The same script once more, after us: looked for before it is submitted, whoever did that."""
 
-        def submitted(job: str) -> list[LeaderEvent]:
-            self.clerk.ask("add_line", now=self.clock.now(), limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=job)
-            return [ev.Chained(job=job)]
+        def follows(found: Successor) -> list[LeaderEvent]:
+            self.clerk.ask("add_line", now=self.clock.now(), limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=found.job)
+            kept = found.kept_out
+            heard: list[LeaderEvent] = [ev.AvoidSet(nodes=kept.nodes, let_in=kept.let_in)] if kept.nodes or kept.let_in else []
+            return [*heard, ev.Chained(job=found.job)]
 
-        avoided = sorted({*self.config.slurm.exclude, *self.state.history.avoided})
-        args = [f"--dependency=afterany:{self.grant.job}", *([f"--exclude={','.join(avoided)}"] if avoided else [])]
-        self._slurm("submit", now, submitted, script=str(self.run_dir.script), args=args)
+        number = self.grant.environ.get("SLURM_JOB_ID", self.grant.job)
+        args = requeueing.successor(self.state, number=number, script=self.run_dir.script, own=self.config.slurm.exclude)
+        self._slurm("successor", now, follows, limit_s=requeueing.SUCCESSOR_S, **args)
 
     def _avoid(self, order: ev.Avoid, now: float) -> None:
-        self._slurm("avoid", now, lambda _: [ev.AvoidSet(nodes=order.nodes)], job_id=self.grant.job, nodes=list(order.nodes))
+        def kept(found: KeptOut) -> list[LeaderEvent]:
+            self._keep(f"keepout.{self.grant.restarts}.json", b"")
+            return [ev.AvoidSet(nodes=found.nodes, let_in=found.let_in)]
+
+        self._slurm("keep_out", now, kept, **requeueing.keep_out(order, self.state))
+
+    def _shown(self, _order: ev.Shown, now: float) -> None:
+        self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.requeue))
+
+    def _spool(self, order: ev.Decide, now: float) -> None:
+        """For whoever comes after us, before anything is asked."""
+        self._keep(f"keepout.{self.grant.restarts}.json", requeueing.second_chance(order, self.state))
+        left, path = requeueing.spool(order, self.state), str(self.run_dir.requeue)
+        if left is None:
+            self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=path)
+        else:
+            self.clerk.ask("write", now=now, limit_s=60.0, then=nothing, path=path, text=msgspec.json.encode(left).decode())
 
     def _decide(self, order: ev.Decide, now: float) -> None:
-        """The verdict first: bash reads it by its place."""
-        verdict = order.verdict
-        word = "requeued" if order.done and verdict.kind is ev.VerdictKind.REQUEUE else verdict.kind.value
-        decision = {
-            "verdict": "stop" if verdict.kind is ev.VerdictKind.PAUSED else word,  # a batch script may be older than we are
-            "code": order.code,
-            "done": order.done,
-            "reason": verdict.reason,
-            "avoid": verdict.avoid,
-            "epoch": str(self.state.epoch),
-        }
-        data = msgspec.json.encode(decision) + b"\n"
+        data = requeueing.decision(order, self.state)
         self._keep(f"decision.{self.grant.restarts}.json", data)
+        self._spool(order, now)
         path = self.run_dir.decision(self.grant.job, self.grant.restarts)
 
         def mirrored(answer: object) -> list[LeaderEvent]:

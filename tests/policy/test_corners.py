@@ -192,22 +192,6 @@ def test_a_requeue_that_somebody_cancels_is_cancelled() -> None:
     assert closed(desk).reason == "cancelled while it was being requeued"
 
 
-def test_a_requeue_that_shows_waits_for_our_end_and_nodes_are_kept_out_until_they_are() -> None:
-    desk = requeueing(Desk().running())
-    desk.tell(ev.SlurmSaid(state="RUNNING", completing=True))
-    assert (desk.state.seen, desk.state.deadline_t, desk.orders) == (True, None, ())
-    desk = requeueing(Desk().running())
-    verdict = replace(closed(desk), avoid=("n2",))
-    desk.state = replace(desk.state, verdict=verdict, history=replace(desk.state.history, avoided=("n2",)))
-    desk.tell(ev.SlurmSaid(state="RUNNING", completing=True))
-    assert desk.orders == (ev.Avoid(nodes=("n2",)),)
-    desk.tell(ev.SlurmFailed(op="avoid", kind="Refused", why="COMPLETING"))
-    desk.tell(ev.Tick(), after=2.0)
-    assert desk.orders == (ev.Avoid(nodes=("n2",)),)
-    desk.tell(ev.AvoidSet(nodes=("n2",)), ev.Tick())
-    assert desk.orders == ()
-
-
 @pytest.mark.parametrize(
     "attempts,requeues,said",
     [(3, 9, "9 requeues without progress (policy.requeues)"), (50, 0, "50 attempts in this run (policy.hard_cap)")],

@@ -11,7 +11,7 @@ from ftsup import events as ev
 from ftsup.events import Epoch, Fault, How, VerdictKind
 from ftsup.policy import machine
 from ftsup.policy import node as noding
-from ftsup.policy.ending import _decide
+from ftsup.policy.ending import decide
 from ftsup.policy.node import Stage as NodeStage
 from ftsup.policy.rules import Hang, Rules
 from ftsup.policy.state import Stage, State
@@ -168,7 +168,7 @@ def chained() -> Desk:
 def test_leader_that_takes_over_after_the_chain_goes_as_well() -> None:
     desk = chained().lead()
     assert desk.kinds() == ["Decide", "Leave", "Leave", "Quit"]
-    assert _decide(desk.state).done
+    assert decide(desk.state).done
 
 
 def test_unknown_progress_does_not_stop_at_the_time_limit() -> None:

@@ -283,3 +283,48 @@ def test_the_count_of_requeues_is_ours_alone_and_never_run_as_code(world):
     (world.run.root / "bash-requeues").unlink()
     world.job(DIE, setup="umask 000")
     assert (world.run.root / "bash-requeues").stat().st_mode & 0o077 == 0
+
+
+# The second chance to keep nodes out ---------------------------------------------------------------------------------------
+
+KEEP_OUT = """
+[ "$2" = ftsup.slurm ] && exit
+echo '{"job_id":"77","nodes":["n2"]}' >"$FTSUP_LOCAL/keepout.$SLURM_RESTART_COUNT.json"
+"""
+KEPT_OUT = 'start -m ftsup.slurm keep_out {"job_id":"77","nodes":["n2"]}'
+
+
+def test_told_to_end_it_keeps_out_the_nodes_that_its_leader_did_not_live_to(world):
+    world.job(f"{KEEP_OUT} decide requeue 0; die")
+    assert world.requeues == 1
+    assert world.calls[-1] == KEPT_OUT, "after the requeue, not before: Slurm takes it only then"
+
+
+def test_while_the_leader_hangs_as_well(world):
+    """It is told to end, and does not: Slurm's KillWait would end both of them."""
+    hangs = f"{KEEP_OUT} trap '' TERM; kill -TERM $PPID; until grep -q keep_out calls; do sleep 1; done"
+    world.program("sleep", "exec /bin/sleep 0.05")
+    world.job(hangs)
+    assert KEPT_OUT in world.calls
+
+
+@pytest.mark.parametrize("left", ['rm "$FTSUP_LOCAL"/keepout*', ': >"$FTSUP_LOCAL/keepout.$SLURM_RESTART_COUNT.json"'])
+def test_nothing_where_the_leader_has_done_it(world, left):
+    world.job(f"{KEEP_OUT} {left}; decide requeue 0; die")
+    assert world.requeues == 1
+    assert not [call for call in world.calls if "keep_out" in call]
+
+
+def test_nothing_where_nobody_told_it_to_end(world):
+    assert world.job(f"{KEEP_OUT} decide finished 0") == 0
+    assert not [call for call in world.calls if "keep_out" in call]
+
+
+def test_a_leader_that_dies_while_it_chains_is_started_again_and_nothing_is_requeued(world):
+    assert world.job('[ "$n" = 2 ] && decide requeued 0 || decide chain 0; die') == 0
+    assert (world.starts, world.requeues) == (2, 0)
+
+
+def test_a_chain_that_no_leader_lives_to_is_left_to_others(world):
+    assert world.job("decide chain 0; die") == 1
+    assert (world.starts, world.requeues) == (3, 0)
