@@ -113,6 +113,10 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """The longest that a job may run; None: no limit."""
     accounts: tuple[str, ...] = ()
     """Only these may use it; none named: all."""
+    preempt_mode: str = ""
+    """Slurm's words: OFF, REQUEUE, CANCEL, SUSPEND, GANG,SUSPEND."""
+    grace_s: float = 0.0
+    """From the SIGTERM of a preemption to its end."""
 
 
 class Slurm(Protocol):

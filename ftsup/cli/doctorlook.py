@@ -27,7 +27,7 @@ from ftsup.config import Config
 from ftsup.errors import SlurmError, Unavailable
 from ftsup.ports import Slurm
 from ftsup.report.doctorfacts import Cluster, Disk, Facts, Host, JobNode, Quota, Training
-from ftsup.slurm import pyslurm
+from ftsup.slurm import accounting, pyslurm
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
@@ -121,11 +121,23 @@ def _cluster(ports: Ports, environ: Mapping[str, str], asked: Asked, until: _Unt
     try:
         seen = replace(seen, settings=_soon(ports, environ, until).config())
         seen = replace(seen, partitions=tuple(_soon(ports, environ, until).partitions()))
-        return replace(seen, nodes=tuple(_soon(ports, environ, until).nodes()))
+        seen = _with_qos(replace(seen, nodes=tuple(_soon(ports, environ, until).nodes())), environ, until)
     except Unavailable as error:
         return replace(seen, silence=error.message)
     except SlurmError as error:
         return replace(seen, silence=f"its answer cannot be used: {error.message}")
+    return seen
+
+
+def _with_qos(seen: Cluster, environ: Mapping[str, str], until: _Until) -> Cluster:
+    """What accounting says of them, where there is any."""
+    store = seen.word("AccountingStorageType")
+    if seen.mock or not store or store.endswith("/none"):
+        return replace(seen, qos_silence="there is no accounting (AccountingStorageType)")
+    done = until.end_of(_start(list(accounting.QOS_ARGV), environ))
+    if not done.ok:
+        return replace(seen, qos_silence=f"sacctmgr: {done.why or _last(done.err)}")
+    return replace(seen, qos=accounting.parse_qos(done.out))
 
 
 def _client(config: Config, environ: Mapping[str, str], until: _Until) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """`ftsup doctor` judges: the table of rules, facts in, findings out, worst first; their text and their JSON. Pure.
 
-A rule is a row: a name, and a function from facts to findings (`doctorslurm`, `doctorplace`, `doctorhere`). Nothing here asks anything.
+A rule is a row: a name, and a function from facts to findings (`doctorslurm`, `doctorpreempt`, `doctorplace`, `doctorhere`). Nothing here
+asks anything.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from ftsup.errors import Exit
 from ftsup.report import doctorhere as here
 from ftsup.report import doctorplace as place
+from ftsup.report import doctorpreempt as preempt
 from ftsup.report import doctorslurm as slurm
 from ftsup.report.doctorfacts import Facts, Finding, Level
 
@@ -32,7 +34,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("requeue", slurm.requeue),
     ("requeue-exit", slurm.requeue_exit),
     ("batch-requeues", slurm.batch_requeues),
-    ("preemption", slurm.preemption),
+    ("preemption", preempt.preemption),
+    ("qos", preempt.qos),
     ("tracking", slurm.tracking),
     ("cgroups", slurm.cgroups),
     ("prologs", slurm.prologs),
@@ -40,6 +43,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("account", slurm.accounts),
     ("node-loss", slurm.node_loss),
     ("arrays-mpi", slurm.arrays_and_mpi),
+    ("forgetting", slurm.forgetting),
+    ("rate-limit", slurm.rate_limit),
     ("disk", here.disks_answer),
     ("disk-shared", here.disks_seen),
     ("disk-space", here.disks_space),

@@ -11,6 +11,7 @@ import msgspec
 
 from ftsup.config import Config
 from ftsup.ports import Node, Partition
+from ftsup.slurm.accounting import Qos
 from ftsup.slurm.jobs import config_s
 
 
@@ -42,6 +43,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[Partition, ...] | None = None
     nodes: tuple[Node, ...] | None = None
     silence: str = ""
+    qos: tuple[Qos, ...] | None = None
+    """None: nobody told, `qos_silence` says why."""
+    qos_silence: str = ""
     client: str = ""
     """commands, or pyslurm: what commands of a login node ask Slurm with; empty: what slurm.client demands does not work."""
     client_why: str = ""

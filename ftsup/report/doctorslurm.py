@@ -18,6 +18,8 @@ DIES_S = 60
 """A big job's GPU memory and network can take so long to go."""
 SHORT_S = 10
 """A KillWait below this leaves no time for evidence."""
+REMEMBERED_S = 60
+"""A MinJobAge below this is gone before anybody has looked."""
 _OLDEST = (22, 5)
 
 
@@ -137,32 +139,6 @@ def batch_requeues(facts: Facts) -> Iterator[Finding]:
         yield ok("MaxBatchRequeue is not shown by this Slurm: its own is 5 lost batch hosts, then the job is held")
 
 
-def preemption(facts: Facts) -> Iterator[Finding]:
-    """What preemption does to a job, and whether it is warned."""
-    kind, mode = facts.cluster.word("PreemptType"), facts.cluster.word("PreemptMode").upper()
-    if not mode:
-        return
-    if mode == "OFF" or kind in {"", "preempt/none"}:
-        yield ok("nobody is preempted (PreemptMode=OFF)")
-        return
-    if "CANCEL" in mode:
-        yield warning(
-            f"PreemptMode is {mode}: a preempted job is cancelled, and Slurm never brings it back",
-            "use a partition or qos that is not preempted, or ftsup submit --continue RUN afterwards",
-        )
-    elif "SUSPEND" in mode or "GANG" in mode:
-        yield note(f"PreemptMode is {mode}: a preempted job can be suspended, which ftsup does not take for a hang")
-    if "send_user_signal" in facts.cluster.word("PreemptParameters"):
-        yield ok(f"PreemptMode is {mode}: a preempted job gets the warning (send_user_signal)")
-    else:
-        every = duration(facts.config.checkpoint.every_s)
-        yield note(
-            f"PreemptMode is {mode} without send_user_signal: a preempted job gets only SIGTERM, and up to checkpoint.every "
-            f"({every}) is lost",
-            "set checkpoint.every to what you can lose",
-        )
-
-
 def tracking(facts: Facts) -> Iterator[Finding]:
     """Who gets the warning signal, and whether orphans stay."""
     word = facts.cluster.word("ProctrackType")
@@ -201,7 +177,7 @@ def cgroups(facts: Facts) -> Iterator[Finding]:
 
 def prologs(facts: Facts) -> Iterator[Finding]:
     """Scripts of the site that run before ours."""
-    found = [f"{key}={value}" for key in ("Prolog", "TaskProlog", "SrunProlog") if (value := facts.cluster.word(key))]
+    found = [f"{key}={value}" for key in ("PrologSlurmctld", "Prolog", "TaskProlog", "SrunProlog") if (value := facts.cluster.word(key))]
     limit_s = facts.cluster.seconds("PrologEpilogTimeout")
     hello_s = facts.config.waits.hello_s
     if found and limit_s is not None and hello_s < limit_s < 65534:  # noqa: PLR2004 - Slurm's "no limit"
@@ -244,3 +220,26 @@ def arrays_and_mpi(facts: Facts) -> Iterator[Finding]:
         yield ok(f"MaxArraySize is {size}: ftsup submits no arrays, one run is one job")
     if (mpi := facts.cluster.word("MpiDefault")) and mpi != "none":
         yield ok(f"MpiDefault is {mpi}: ftsup starts its steps with --mpi=none")
+
+
+def forgetting(facts: Facts) -> Iterator[Finding]:
+    """How long Slurm knows how a job ended, and who knows afterwards."""
+    age_s, store = facts.cluster.seconds("MinJobAge"), facts.cluster.word("AccountingStorageType")
+    if age_s is None:
+        return
+    said = f"MinJobAge is {duration(age_s)}: so long Slurm knows how a job ended"
+    if store.endswith("/none") or not store:
+        kept = f"{said}, and without accounting (AccountingStorageType={store or 'not set'}) only ftsup's own record does afterwards"
+        yield note(kept, "ask for MinJobAge=300") if age_s < REMEMBERED_S else ok(kept)
+    else:
+        yield ok(f"{said}; afterwards ftsup asks sacct")
+
+
+def rate_limit(facts: Facts) -> Iterator[Finding]:
+    """Whether the controller turns away users who ask much."""
+    if "rl_enable" in facts.cluster.word("SlurmctldParameters"):
+        yield note(
+            "SlurmctldParameters has rl_enable: the controller turns away who asks much; "
+            f"a run asks once in {duration(facts.config.waits.ask_s)}",
+            "look with ftsup status and top, which read the run directory, and not with squeue in a loop",
+        )

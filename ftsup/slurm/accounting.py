@@ -6,6 +6,8 @@ was never written down.
 
 from __future__ import annotations
 
+import msgspec
+
 from ftsup.ports import Job
 from ftsup.slurm import jobs
 from ftsup.slurm.hostlist import expand
@@ -13,6 +15,30 @@ from ftsup.slurm.hostlist import expand
 _FIELDS = ("JobID", "JobIDRaw", "State", "ExitCode", "NNodes", "ElapsedRaw", "TimelimitRaw", "NodeList", "JobName")
 """Every Slurm since 18 has these. The name comes last: people write `|` into names."""
 _MINUTE_S = 60.0
+
+
+class Qos(msgspec.Struct, frozen=True, kw_only=True):
+    """What accounting says of a quality of service."""
+
+    name: str
+    preempt_mode: str = ""
+    """Slurm's words; `cluster`: as the cluster's own."""
+    grace_s: float = 0.0
+    limit_s: float | None = None
+    """MaxWall; None: no limit."""
+
+
+QOS_ARGV = ("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=PreemptMode,GraceTime,MaxWall,Name")
+"""Everybody may ask this."""
+
+
+def parse_qos(text: str) -> tuple[Qos, ...]:
+    """Every qos in what `QOS_ARGV` printed; what is no row of it is a site's banner."""
+    rows = [cells for line in text.splitlines() if len(cells := line.split("|", 3)) == 4]  # noqa: PLR2004 - mode, grace, wall, name
+    return tuple(
+        Qos(name=name, preempt_mode=mode, grace_s=jobs.duration_s(grace) or 0.0, limit_s=jobs.duration_s(wall))
+        for mode, grace, wall, name in rows
+    )
 
 
 def argv(job_id: str) -> list[str]:

@@ -295,6 +295,8 @@ def _partition(fields: dict[str, str]) -> Partition:
             nodes=expand(fields.get("Nodes", "")),
             limit_s=duration_s(fields.get("MaxTime", "UNLIMITED")),
             accounts=() if accounts in {"ALL", *NOTHING} else tuple(accounts.split(",")),
+            preempt_mode=fields.get("PreemptMode", ""),
+            grace_s=config_s(fields.get("GraceTime", "")) or 0.0,
         )
     except (KeyError, ValueError) as error:
         raise Unreadable(f"scontrol show partition printed one that we cannot read ({error}): {shortened(str(fields))}") from error

@@ -12,6 +12,7 @@ from ftsup.policy.rules import Hang
 from ftsup.ports import Partition
 from ftsup.report import doctor as judge
 from ftsup.report.doctorfacts import Cluster, Facts, Finding, Level, Quota, Training
+from ftsup.slurm.accounting import Qos
 from tests.report.doctored import GIB, GOOD, HOST, NODE, disk, site, slurm, told
 
 
@@ -39,6 +40,18 @@ def with_job(**fields) -> Facts:
     return changed(GOOD, job=changed(NODE, **fields))
 
 
+def with_preemption(mode: str, kind: str = "preempt/partition_prio", *, grace_s: float = 0.0, whole: str = "", **settings: str) -> Facts:
+    """The partition has this PreemptMode, and so has the cluster, unless it has another."""
+    facts = with_setting(PreemptType=kind, PreemptMode=whole or mode, **settings)
+    partition = changed(facts.cluster.partitions[0], preempt_mode=mode, grace_s=grace_s)
+    return changed(facts, cluster=changed(facts.cluster, partitions=(partition,)))
+
+
+def with_qos(*found: Qos, config: Config, silence: str = "", **settings: str) -> Facts:
+    facts = changed(with_setting(**settings), config=config)
+    return changed(facts, cluster=changed(facts.cluster, qos=None if silence else found, qos_silence=silence))
+
+
 def with_partitions(*partitions: Partition) -> Facts:
     return changed(GOOD, cluster=changed(GOOD.cluster, partitions=partitions))
 
@@ -51,6 +64,8 @@ def test_where_all_is_well_nothing_but_ok_is_said():
 
 PLAIN = slurm(handlers=Handlers.PLAIN)
 TRAIN = GOOD.cluster.partitions[0]
+BY_QOS = {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}
+FAST = Qos(name="fast", preempt_mode="cancel", limit_s=3600.0)
 CAUSES = [
     ("slurm", changed(GOOD, cluster=Cluster(mock=True, settings={})), "note", "this is the mock Slurm"),
     ("slurm", changed(GOOD, cluster=Cluster(silence="timed out after 9 s")), "warning", "settings and partitions and nodes (timed out"),
@@ -77,9 +92,16 @@ CAUSES = [
     ("requeue-exit", with_setting(RequeueExit="1-3,99"), "warning", "RequeueExit is 1-3,99: Slurm requeues a run that ftsup has stopped"),
     ("requeue-exit", with_setting(RequeueExitHold="77"), "note", "RequeueExitHold is 77"),
     ("batch-requeues", with_setting(MaxBatchRequeue="1"), "warning", "MaxBatchRequeue is 1"),
-    ("preemption", with_setting(PreemptMode="CANCEL", PreemptType="preempt/qos"), "warning", "a preempted job is cancelled"),
-    ("preemption", with_setting(PreemptMode="REQUEUE", PreemptType="preempt/qos"), "note", "without send_user_signal"),
-    ("preemption", with_setting(PreemptMode="GANG,SUSPEND", PreemptType="preempt/qos"), "note", "can be suspended"),
+    ("preemption", with_preemption("CANCEL"), "warning", "PreemptMode is CANCEL: a preempted job is cancelled"),
+    ("preemption", with_preemption("CANCEL", whole="REQUEUE"), "warning", "PreemptMode of partition train is CANCEL"),
+    ("preemption", with_preemption("REQUEUE", grace_s=60), "note", "only SIGTERM; GraceTime is 1min and KillWait 30s: so long it has"),
+    ("preemption", with_preemption("GANG,SUSPEND"), "note", "can be suspended"),
+    ("preemption", with_qos(FAST, config=slurm(qos="fast"), **BY_QOS), "warning", "of qos fast is CANCEL"),
+    ("qos", with_qos(FAST, config=slurm(qos="slow")), "problem", "slurm.qos is slow: there is no such qos; set another: there are fast"),
+    ("qos", with_qos(FAST, config=slurm(qos="fast", time_s=7200)), "problem", "slurm.time is 2h, and qos fast allows 1h (MaxWall)"),
+    ("qos", with_qos(config=slurm(qos="fast"), silence="sacctmgr: no answer"), "note", "whether there is a qos fast (sacctmgr: no"),
+    ("forgetting", with_setting(MinJobAge="2 sec", AccountingStorageType="accounting_storage/none"), "note", "MinJobAge is 2s: so long"),
+    ("rate-limit", with_setting(SlurmctldParameters="idle_on_node_suspend,rl_enable"), "note", "rl_enable: the controller turns away"),
     ("tracking", with_setting(ProctrackType="proctrack/linuxproc"), "note", "ProctrackType is proctrack/linuxproc"),
     (
         "tracking",
@@ -143,6 +165,11 @@ def test_every_rule_of_the_table_is_tried():
     quiet = {"arrays-mpi"}  # says nothing but what is so
     assert {rule for rule, *_ in CAUSES} | quiet == {name for name, _ in judge.RULES}
     assert "arrays-mpi: ok: MaxArraySize is 1001" in "\n".join(told(GOOD, Level.OK))
+    assert "nobody is preempted" in "\n".join(told(with_preemption("OFF", whole="CANCEL"), Level.OK))
+    assert "gets the warning (send_user_signal)" in "\n".join(
+        told(with_preemption("REQUEUE", PreemptParameters="send_user_signal"), Level.OK)
+    )
+    assert "qos fast is there; MaxWall is 1h" in "\n".join(told(with_qos(FAST, config=slurm(qos="fast", time_s=1800)), Level.OK))
     assert "MpiDefault is pmix: ftsup starts its steps with --mpi=none" in "\n".join(told(with_setting(MpiDefault="pmix"), Level.OK))
 
 

@@ -303,12 +303,14 @@ def test_what_is_no_signal(option):
 
 def test_partitions_as_a_real_slurm_prints_them():
     (main,) = jobs.parse_partitions(said("partitions.txt"))
-    assert main == Partition(name="main", default=True, up=True, nodes=("n1", "n2", "n3", "n4"), limit_s=None)
-    text = said("partitions.txt").replace("MaxTime=UNLIMITED", "MaxTime=2-00:00:00").replace("AllowAccounts=ALL", "AllowAccounts=a,b")
+    assert main == Partition(name="main", default=True, up=True, nodes=("n1", "n2", "n3", "n4"), limit_s=None, preempt_mode="OFF")
+    text = said("partitions.txt").replace("GraceTime=0", "GraceTime=20").replace("PreemptMode=OFF", "PreemptMode=REQUEUE")
+    text = text.replace("MaxTime=UNLIMITED", "MaxTime=2-00:00:00").replace("AllowAccounts=ALL", "AllowAccounts=a,b")
     (changed,) = jobs.parse_partitions(BANNER + text.replace("State=UP", "State=DRAIN").replace("Default=YES", "Default=NO"))
     assert (changed.default, changed.up, changed.limit_s, changed.accounts) == (False, False, 172800.0, ("a", "b"))
     with pytest.raises(Unreadable, match="State"):
         jobs.parse_partitions("PartitionName=x\n   Nodes=n1\n\n")
+    assert (changed.preempt_mode, changed.grace_s) == ("REQUEUE", 20.0)
 
 
 @pytest.mark.parametrize(
