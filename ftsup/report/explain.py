@@ -17,6 +17,7 @@ from ftsup.report.advice import Advice, Facts, advise
 from ftsup.report.costs import Cause, Cost, by_cause, cause, costs
 from ftsup.report.evidence import Evidence
 from ftsup.report.ledger import Ledger, Wish
+from ftsup.report.minding import Deed
 from ftsup.report.runs import View
 from ftsup.report.story import Incident, Stage
 from ftsup.report.troubles import Trouble
@@ -107,6 +108,8 @@ class Tale(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time went: they sum to `whole_s`."""
     incidents: tuple[Told, ...]
     asked: tuple[Wish, ...]
+    watched: tuple[Deed, ...]
+    """What `ftsup watch` said and did."""
     troubles: tuple[Trouble, ...]
     """What stood for a while, and cost the training nothing by itself."""
     damaged: tuple[str, ...]
@@ -154,6 +157,7 @@ def explain(view: View, ledger: Ledger, *, config: Config | None, evidence: Mapp
         time=time,
         incidents=told,
         asked=ledger.wishes,
+        watched=view.watched,
         troubles=ledger.troubles,
         damaged=tuple(f"checkpoint {one.name} was set aside, {one.why}; it lies in {one.path}" for one in story.aside),
         leaders=ledger.measured.leaders,

@@ -14,6 +14,7 @@ from ftsup.incident.stacks import Frame
 from ftsup.report.costs import Cause, Cost
 from ftsup.report.evidence import stack
 from ftsup.report.explain import SILENT_S, Lost, Tale, Told
+from ftsup.report.minding import Deed
 from ftsup.report.story import Stage
 from ftsup.report.troubles import Trouble
 from ftsup.report.words import count, names, one_line, short_time
@@ -261,10 +262,16 @@ def asked(tale: Tale) -> Iterator[str]:
     """What people asked for, and leaders that died."""
     for wish in tale.asked:
         yield f"{wish.wall[:19].replace('T', ' ')} {wish.answer or f'{wish.who} asked for {wish.request}'}"
+    yield from map(_watched, tale.watched[-_SHOWN:])
     yield from map(_trouble, tale.troubles)
     if tale.leaders:
         often = "once" if tale.leaders == 1 else f"{tale.leaders} times"
         yield f"the leader died {often} and was started again, while training went on"
+
+
+def _watched(deed: Deed) -> str:
+    failed = f"; that failed: {deed.failed}" if deed.failed else ""
+    return f"{deed.wall[:19].replace('T', ' ')} ftsup watch: {deed.text}{failed}"
 
 
 def _trouble(one: Trouble) -> str:

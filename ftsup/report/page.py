@@ -10,6 +10,7 @@ from ftsup.events import VerdictKind, WatchedBy
 from ftsup.policy.outlook import Budget
 from ftsup.ports import Job
 from ftsup.report import ahead
+from ftsup.report.minding import Deed
 from ftsup.report.pace import rate_per_min
 from ftsup.report.runs import View
 from ftsup.report.story import UNPHASED, Incident, Stage, Story
@@ -18,6 +19,7 @@ from ftsup.worker.beatfile import Phase
 
 SILENT_S = 60.0
 """The leader writes its view every few seconds; after so long without one it is said."""
+WATCHED = 2
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +100,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody asked for it."""
     queue: str
     """What Slurm says of a job that says nothing itself."""
+    watched: tuple[Deed, ...]
+    """What `ftsup watch` said and did about its job last."""
     told: tuple[str, ...]
     """What the leader told people last."""
     notes: tuple[str, ...]
@@ -180,6 +184,7 @@ def page(view: View, *, now: datetime, job: Job | None = None, trouble: str = ""
         incidents=rows(story),
         cancelled=view.cancelled,
         queue=trouble or (ahead.queue(job) if job else ""),
+        watched=() if stage.over else tuple(deed for deed in view.watched if deed.job == view.job)[-WATCHED:],
         told=view.story.notes,
         notes=view.notes,
     )

@@ -115,6 +115,8 @@ def _asked(facts: Page, now: datetime) -> Iterator[str]:
     if facts.asked and not facts.stage.over:
         for wish in reversed(facts.asked[-2:]):
             yield f"{_ago(wish.wall, now)}: {wish.answer or f'{wish.who} asked for {wish.request}'}"
+    for deed in reversed(facts.watched):
+        yield f"{_ago(deed.wall, now)}: ftsup watch: {deed.text}{f'; that failed: {deed.failed}' if deed.failed else ''}"
 
 
 def _incidents(facts: Page, now: datetime) -> Iterator[tuple[str, str]]:

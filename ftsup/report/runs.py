@@ -17,6 +17,8 @@ from ftsup.errors import RunError
 from ftsup.nearest import did_you_mean
 from ftsup.plain import decode_plain, read_plain, told
 from ftsup.policy.outlook import Outlook
+from ftsup.report.deeds import read_deeds
+from ftsup.report.minding import Deed
 from ftsup.report.story import Stage, Story, tell
 from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
@@ -57,6 +59,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: bool = False
     paused: bool = False
     """While its job waited in the queue."""
+    watched: tuple[Deed, ...] = ()
+    """What `ftsup watch` said and did."""
     notes: tuple[str, ...] = ()
     """What could not be read."""
 
@@ -153,8 +157,16 @@ def view(run: RunDir, story: Story, notes: Sequence[str], *, known: Now | None =
         now=now,
         cancelled=run.cancelled.exists(),
         paused=run.paused.exists(),
+        watched=_watched(run),
         notes=tuple(one_line(note, width=300) for note in [*notes, *more]),
     )
+
+
+def _watched(run: RunDir) -> tuple[Deed, ...]:
+    try:
+        return read_deeds(run)
+    except OSError:
+        return ()
 
 
 def continuation(run: RunDir) -> int:

@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from ftsup.cli import watchlock
+from ftsup.cli.explain import explain_run
+from ftsup.cli.show import status
 from ftsup.cli.watch import AWAY_MOST_S, HURRIES, HURRY_S, watch
 from ftsup.errors import Exit
 from ftsup.policy.spool import Spool
@@ -512,3 +514,19 @@ def test_the_lock_is_private(world, slurm, leader):
     look(world)
     (path,) = Path(world.home / "ftsup-runs").glob(".watch-*")
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_status_and_explain_tell_what_it_did(world, slurm, leader):
+    job = submitted(world)
+    run = world.run(jobs=f"{job}\n", leader=leader)
+    spool(run, job)
+    look(world)
+    later(world, MINUTE_S)
+    slurm.refuse_requeues = 1
+    look(world)
+    told = "ftsup watch: its leader decided to requeue job 1 (rank 3 hung) and did not get through: scontrol requeue incomplete"
+    shown = " ".join(world.type(status).stdout.split())
+    assert f"0 s ago: {told}; that failed: scontrol requeue incomplete: Access/permission denied for job 1" in shown
+    assert shown.endswith(f"0 s ago: {told}")
+    assert f"2026-01-02 03:05:35 {told} " in " ".join(world.type(explain_run).stdout.split())
+    assert [one["do"] for one in json.loads(world.type(explain_run, "--json").stdout)["watched"]] == ["requeue", "requeue"]
