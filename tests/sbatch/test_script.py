@@ -36,6 +36,7 @@ class World:
         self.local = LocalDir(base=home / "local", run_id=self.run.id, job="77", node="leader").root
         (home / "bin").mkdir()
         self.program("sleep", 'echo sleep "$1" >>calls')
+        self.program("timeout", 'shift 3; exec "$@"')
         self.program("scontrol", "kill -TERM $PPID")  # Slurm requeues the job
 
     def program(self, name: str, acts: str) -> None:
@@ -103,6 +104,12 @@ def test_after_the_third_death_without_progress_it_requeues_once_and_counts_it(w
     assert world.starts == 3
     assert world.requeues == 1
     assert (world.run.root / "bash-requeues").read_text() == "1 \n"
+
+
+def test_an_scontrol_that_hangs_is_ended_and_keeps_nobody_from_hearing_a_term(world):
+    world.program("timeout", "kill -TERM $PPID; exec env PATH=/usr/bin:/bin sleep 20 >/dev/null 2>&1")
+    assert world.job(DIE) == 1
+    assert world.calls[-1] == "timeout -k 5 60 scontrol requeue incomplete 77"
 
 
 @pytest.mark.parametrize("acts", [DIE, 'progress "$SLURM_RESTART_COUNT.1 gather 40"; die'])
