@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ftsup import events as ev
+from ftsup.report.explaintext import text
 from tests.report.leader import Leader
+from tests.report.test_explain import tale_of
 
 FULL = "seal: /c: No space left on device (full: make room)"
 
