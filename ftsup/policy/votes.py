@@ -36,6 +36,10 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """It made another step since, and nothing of the save is under way."""
     saves: bool = False
     """A save was seen since, or is what the script does next: it has called asked()."""
+    handler: bool = False
+    """It got the request by its handler: it may leave, and perhaps some steps later."""
+    said: bool = False
+    """It said that it has saved."""
 
 
 class Votes(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,13 +189,15 @@ def _taken(beat: Beat, n: int, view: View, *, passed: bool) -> Taken:
     """A rank that was not past N at the last look took it up at N, wherever it is by now."""
     step = step_of(beat, view.base_step)
     at = step if step is None or passed else step - (beat.beats - n)
-    return Taken(beats=beat.beats, t=view.t, step=at, saves=bool(beat.flags & Flag.ASKS))
+    asks = bool(beat.flags & Flag.ASKS)
+    return Taken(beats=beat.beats, t=view.t, step=at, saves=asks, handler=not asks)
 
 
 def _went_on(taken: Taken, beat: Beat) -> Taken:
     told = _told(taken, beat)
-    if (beat.phase is Phase.CHECKPOINT or beat.writing) and not (taken.on and taken.saves):
-        return replace(taken, beats=beat.beats, on=False, saves=True)
+    saves = beat.phase is Phase.CHECKPOINT or beat.writing or (told and taken.handler)
+    if saves and not (taken.on and taken.saves) and not (told and taken.said):
+        return replace(taken, beats=beat.beats, on=False, saves=True, said=told)
     return replace(taken, on=taken.on or beat.beats > taken.beats, saves=taken.saves or told)
 
 
@@ -214,7 +220,7 @@ def left(votes: Votes | None, fault: Fault) -> Fault:
     taken = votes.taken.get(-1 if fault.rank is None else fault.rank) if votes else None
     if votes is None or taken is None or not by_itself(fault):
         return fault
-    flagged = votes.said is None and not any(one.saves for one in votes.taken.values())
+    flagged = taken.handler and votes.said is None
     return fault if taken.on and not flagged else replace(fault, how=How.SAVED, step=taken.step)
 
 

@@ -163,7 +163,9 @@ def test_a_flag_that_is_read_a_few_steps_later_is_waited_for() -> None:
     through = view(handled(N + 9), handled(N + 9), t=12.0)
     assert looks(Ask.COMMIT, *before, saving, through)[1] == []
     assert over(*before, saving, through, view(handled(N + 10), handled(N + 10), t=13.0)).step == 110
-    assert over(*before, view(handled(N + 9, saved_step=119), handled(N + 9), t=11.0)).step == 119
+    told = handled(N + 9, saved_step=119)
+    assert looks(Ask.COMMIT, *before, view(told, handled(N + 9), t=11.0), view(told, handled(N + 9), t=11.1))[1] == []
+    assert over(*before, view(told, handled(N + 9), t=11.0), view(handled(N + 10, saved_step=119), handled(N + 10), t=11.1)).step == 119
 
 
 def test_a_save_that_is_not_seen_is_not_waited_for_without_end() -> None:
@@ -181,6 +183,16 @@ def test_who_leaves_a_few_steps_after_its_handler_has_saved() -> None:
     assert votes.left(state, fault).how is How.SAVED
     state, (_,) = votes.look(state, view(handled(N + 6), handled(N + 6)))
     assert votes.left(state, fault).how is How.EXIT
+
+
+def test_who_leaves_at_the_step_of_a_save_that_was_not_seen_and_those_that_leave_with_it() -> None:
+    """Rank 0 has saved between two looks, and says so; the others only leave. Whoever makes another step has not left because of it."""
+    left = [Fault(how=How.EXIT, node="n1", rank=number, code=5) for number in (0, 1)]
+    state, told = looks(Ask.COMMIT, view(handled(N), handled(N)), view(handled(N + 9, saved_step=119), handled(N + 9)))
+    assert told == []
+    assert [votes.left(state, fault).how for fault in left] == [How.SAVED, How.SAVED]
+    state, (_,) = votes.look(state, view(handled(N + 10, saved_step=119), handled(N + 10)))
+    assert [votes.left(state, fault).how for fault in left] == [How.EXIT, How.EXIT]
 
 
 def test_who_took_it_and_left_is_through() -> None:
