@@ -8,36 +8,30 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from ftsup import eventlog
 from ftsup.cli import cluster
 from ftsup.cli.cluster import Cluster
+from ftsup.cli.minded import BrokenError, Minded, giving, minded, signed
 from ftsup.cli.ports import Ports
 from ftsup.cli.watchlock import Memory, Remembered
 from ftsup.config import from_json
-from ftsup.errors import FtsupError, Refused, SlurmError, Unavailable
-from ftsup.plain import decode_plain, read_plain, told
-from ftsup.policy.spool import Spool
+from ftsup.errors import FtsupError, Refused, RunError, SlurmError
+from ftsup.plain import read_plain, told
 from ftsup.ports import Job, JobState, Slurm
 from ftsup.report import runs
-from ftsup.report.deeds import append_deed, read_deeds
+from ftsup.report.deeds import append_deed
 from ftsup.report.minding import Deed, Do, Finding, Seen, decide, is_new
-from ftsup.report.story import tell
 from ftsup.rundir import RunDir
 from ftsup.slurm import chain
 
 PACE_S = 120.0
 """A look counts at most so much silence, however long the last one is ago: a clock may jump, and watch may have been away."""
-AT_END = frozenset({"close", "requeue"})
-"""Words of status.json for a leader that gives its job back."""
-
-
 AT_AN_END = frozenset({"gone", "ended", "cancelled in Slurm"})
 """Rows of the table after which nothing comes by itself."""
 
@@ -70,19 +64,6 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     """A job is on its way back to the queue, and `--start-now` waits for it."""
 
 
-class _BrokenError(Exception):
-    """A run directory that cannot be judged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Minded:
-    """A run that is not over, as it was read."""
-
-    place: RunDir
-    seen: Seen
-    cluster: Cluster
-
-
 @dataclass(slots=True, kw_only=True)
 class Minder:
     """Looks after the runs of a folder. `acts`: it may do more than look."""
@@ -98,7 +79,7 @@ class Minder:
 
     def gives_back(self) -> bool:
         """Whether one of those that ran gives its job back by now. Nobody is asked: their directories tell."""
-        return any(_giving(place) for place in self._training)
+        return any(giving(place) for place in self._training)
 
     def look(self) -> Looked:
         """One look at all of them."""
@@ -111,12 +92,12 @@ class Minder:
             if (one := self._read(place, passed_s)) is not None:
                 groups[one.cluster].append(one)
         away, hurry = False, False
-        for chosen, minded in groups.items():
+        for chosen, ones in groups.items():
             rows = self._queue(chosen.state or chosen.name, chosen)
             if rows is None:
                 away = True
                 continue
-            for one in minded:
+            for one in ones:
                 hurry |= self._mind(one, rows)
         return Looked(said=tuple(self._said), minded=sum(map(len, groups.values())), away=away, hurry=hurry)
 
@@ -136,14 +117,13 @@ class Minder:
         """A run that is not over; None: it is, or there is trouble with it, which is said."""
         kept = self.memory.runs.setdefault(place.id, Remembered())
         try:
-            _ours(place)
-            sign = _sign(place)
+            sign = signed(place)
             if kept.over and kept.sign == sign:
                 return None
             kept.quiet_s = kept.quiet_s + passed_s if kept.sign == sign else 0.0
             kept.sign = sign
-            one = self._minded(place, quiet_s=kept.quiet_s)
-        except _BrokenError as error:
+            one = minded(place, cwd=self.ports.cwd, quiet_s=kept.quiet_s)
+        except BrokenError as error:
             self._trouble(place, kept, str(error))
             return None
         except OSError as error:
@@ -156,24 +136,6 @@ class Minder:
     def _trouble(self, place: RunDir, kept: Remembered, text: str) -> None:
         self._say(place.named_from(self.ports.cwd), Finding(do=Do.NOTHING, text=text), new=kept.said != text)
         kept.said = text
-
-    def _minded(self, place: RunDir, *, quiet_s: float) -> Minded:
-        if not runs.is_run(place.root):
-            raise _BrokenError("there is no config.json to read")
-        view = runs.view(place, tell(eventlog.gist(place.events)), ())
-        story = view.story
-        unwanted = "cancelled" if view.cancelled else "paused" if view.paused else ""
-        seen = Seen(
-            name=place.named_from(self.ports.cwd),
-            job=view.job,
-            over=story.stage.over,
-            unwanted=unwanted,
-            begun=story.grants > 0 and story.job == view.job,
-            spool=_spool(place),
-            quiet_s=quiet_s,
-            deeds=read_deeds(place),
-        )
-        return Minded(place=place, seen=seen, cluster=cluster.of_run(place))
 
     def _queue(self, state: str, chosen: Cluster) -> dict[str, Job] | None:
         """Every job of ours there; None: no answer, which is said once."""
@@ -207,7 +169,7 @@ class Minder:
                 self._confirmed(one, found, kept)
             except SlurmError as error:
                 self._say(seen.name, found, job=seen.job, failed=error.message)
-            except _BrokenError as error:
+            except BrokenError as error:
                 self._trouble(one.place, kept, str(error))
             except OSError as error:
                 self._trouble(one.place, kept, f"it cannot be read: {told(error)}")
@@ -221,16 +183,16 @@ class Minder:
         """Whether its job is about to be pending again."""
         if row is None or one.seen.unwanted or row.completing or row.state is not JobState.RUNNING:
             return row is not None and row.completing and not one.seen.unwanted
-        giving = _giving(one.place)
-        if not giving:
-            self._training.append(one.place)
-        return giving
+        if giving(one.place):
+            return True
+        self._training.append(one.place)
+        return False
 
     def _confirmed(self, one: Minded, found: Finding, kept: Remembered) -> None:
         """Read and ask once more, about this run alone; where it still holds, write it down and do it."""
         slurm = self._slurm(one.cluster)
         job = slurm.show(one.seen.job)
-        one = self._minded(one.place, quiet_s=one.seen.quiet_s)
+        one = minded(one.place, cwd=self.ports.cwd, quiet_s=one.seen.quiet_s)
         apart = one.seen.spool is not None and one.seen.spool.job != one.seen.job
         spooled = slurm.show(one.seen.spool.job) if one.seen.spool and apart else None
         again = self._decide(one.seen, job, spooled)
@@ -262,7 +224,7 @@ class Minder:
     def _do(self, one: Minded, found: Finding, slurm: Slurm) -> None:
         job = one.seen.job
         if found.do is Do.REQUEUE:
-            slurm.requeue(one.seen.spool.job if one.seen.spool else job)
+            slurm.requeue(one.seen.spool.job if one.seen.spool and found.about == "spooled" else job)
         elif found.do is Do.RELEASE:
             slurm.release(job)
         elif found.do is Do.START:
@@ -270,7 +232,7 @@ class Minder:
         elif found.do is Do.CANCEL:
             slurm.cancel(job)
         elif found.do is Do.SUCCEED:
-            _succeed(one, slurm)
+            _succeed(one, found, slurm)
 
     def _still_wanted(self, one: Minded, found: Finding, slurm: Slurm) -> None:
         """Somebody may have cancelled or paused it in this very moment: nothing that we began may stay."""
@@ -307,53 +269,20 @@ def is_worth(found: Finding, seen: Seen, row: Job | None) -> bool:
     return found.do is not Do.SAY or is_new(found, seen, row)
 
 
-def _giving(place: RunDir) -> bool:
-    """Its leader gives the job back, or did so last."""
-    now, _ = runs.now_of(place)
-    return now is not None and now.stage in AT_END
-
-
-def _ours(place: RunDir) -> None:
-    if place.root.stat().st_uid != os.getuid():
-        raise _BrokenError("it belongs to somebody else, and is left to them")
-
-
-def _sign(place: RunDir) -> str:
-    """Changes when the leader, or the next one, writes anything."""
-    return "/".join(part for path in (place.status, place.events, place.jobs) for part in _facts(path))
-
-
-def _facts(path: Path) -> Iterator[str]:
-    try:
-        facts = path.stat()
-    except FileNotFoundError:
-        yield "-"
-    else:
-        yield f"{facts.st_ino}.{facts.st_mtime_ns}.{facts.st_size}"
-
-
-def _spool(place: RunDir) -> Spool | None:
-    try:
-        return decode_plain(read_plain(place.requeue), Spool)
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise _BrokenError(f"{place.requeue.name} cannot be read: {told(error)}") from None
-
-
-def _succeed(one: Minded, slurm: Slurm) -> None:
-    """One successor of the spool's job; its id is written down, and the spool is done."""
-    spool, place = one.seen.spool, one.place
-    assert spool is not None
-    if not spool.job.isdecimal():
-        raise Refused(f"job {spool.job} is a task of an array, which has no successor of its own")
+def _succeed(one: Minded, found: Finding, slurm: Slurm) -> None:
+    """One successor of the job that has ended; its id is written down, and then nothing asks for it any more."""
+    spool, place = one.seen.spool if found.about == "spooled" else None, one.place
+    job = spool.job if spool else one.seen.job
+    if not job.isdecimal():
+        raise Refused(f"job {job} is a task of an array, which has no successor of its own")
     try:
         own = from_json(read_plain(place.config_json)).slurm.exclude
     except ValueError as error:
-        raise Unavailable(f"{place.config_json} cannot be read: {told(error)}") from None
-    found = chain.successor(slurm, spool.job, number=int(spool.job), script=place.script, nodes=spool.avoid, own=own)
+        raise RunError(f"{place.config_json} cannot be read: {told(error)}") from None
+    nodes = spool.avoid if spool else ()
+    follows = chain.successor(slurm, job, number=int(job), script=place.script, nodes=nodes, own=own)
     fd = os.open(place.jobs, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
     with os.fdopen(fd, "w") as file:
-        file.write(f"{found.job}\n")
-    with suppress(FileNotFoundError):
-        place.requeue.unlink()
+        file.write(f"{follows.job}\n")
+    for done in (place.requeue, place.unexplained):
+        done.unlink(missing_ok=True)

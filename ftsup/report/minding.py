@@ -13,6 +13,7 @@ from enum import Enum
 import msgspec
 
 from ftsup.policy.spool import Carry, Spool, carry
+from ftsup.policy.told import Unexplained
 from ftsup.ports import Job, JobState
 from ftsup.report.words import short_time
 
@@ -23,6 +24,8 @@ SILENT_S = 300.0
 DAY_S = 86400.0
 SOON_S, WAIT_MOST_S = 5.0, 600.0
 """A requeued job that starts so soon gains nothing; one that waits so long was given its time by a person."""
+SLURMS_OWN = frozenset({JobState.PREEMPTED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
+"""How a job ends that nobody wanted to end."""
 _PER_JOB = re.compile(r"(?:assoc|qos)max\w*perjob")
 
 
@@ -68,6 +71,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     begun: bool = False
     """A leader has led it in this job."""
     spool: Spool | None = None
+    told: Unexplained | None = None
+    """A grant of it was told to end, and nobody has said why."""
     quiet_s: float = 0.0
     """How long watch has seen nothing move in it."""
     deeds: tuple[Deed, ...] = ()
@@ -180,6 +185,17 @@ def _spooled(case: Case) -> Finding | None:
     return Finding(do=Do.SUCCEED, about="spooled", text=f"{why}: one successor of it is submitted")
 
 
+def _unexplained(case: Case) -> Finding | None:
+    """It was told to end, and Slurm said why only when its leader was gone. Whatever may have been somebody's wish is left as it is."""
+    seen, job = case.seen, case.job
+    if seen.told is None or (seen.told.job, seen.told.restarts) != (job.job_id, job.restarts) or job.state not in SLURMS_OWN:
+        return None
+    why = f"its job {job.job_id} was ended by Slurm itself ({job.state.value}), and no leader heard why"
+    return (
+        Finding(do=Do.SUCCEED, about="unexplained", text=f"{why}: one successor of it is submitted") if seen.quiet_s >= LEFT_S else NOTHING
+    )
+
+
 def _ended(case: Case) -> Finding | None:
     """Its job is over, and no leader has said why."""
     seen, job = case.seen, case.job
@@ -257,7 +273,7 @@ def _runs(case: Case) -> Finding | None:
     return Finding(do=Do.SAY, about="silent", text=f"its job {job.job_id} is running{where}, and {quiet}: {what}", hint=hint)
 
 
-TABLE: tuple[Callable[[Case], Finding | None], ...] = (_never, _spooled, _ended, _held, _waits, _runs)
+TABLE: tuple[Callable[[Case], Finding | None], ...] = (_never, _spooled, _unexplained, _ended, _held, _waits, _runs)
 """Read from the top; where none fits nothing is done: it is suspended, trains, or Slurm says a word that we do not know."""
 
 

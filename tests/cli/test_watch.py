@@ -172,6 +172,35 @@ def test_a_successor_is_submitted_once_where_the_job_ended_before_its_requeue(wo
     assert sorted(slurm.jobs) == [first, second]
 
 
+def test_what_was_preempted_while_nobody_answered_has_one_successor(world, slurm, leader):
+    job = submitted(world)
+    run = world.run(jobs=f"{job}\n", leader=leader)
+    run.script.write_text("#!/bin/bash\n")
+    run.unexplained.write_text(json.dumps({"job": job, "restarts": 0}))
+    slurm.finish(job, exit_code=1)
+    slurm.jobs[job].state = JobState.PREEMPTED
+    for _ in range(4):
+        look(world)
+        later(world, MINUTE_S)
+    assert len(slurm.jobs) == 2
+    assert run.jobs.read_text().split() == [*slurm.jobs]
+    assert not run.unexplained.exists()
+
+
+def test_what_was_cancelled_while_nobody_answered_stays_cancelled(world, slurm, leader):
+    job = submitted(world)
+    run = world.run(jobs=f"{job}\n", leader=leader)
+    run.unexplained.write_text(json.dumps({"job": job, "restarts": 0}))
+    slurm.cancel(job)
+    said = []
+    for _ in range(4):
+        later(world, MINUTE_S)
+        said += look(world)
+    assert list(slurm.jobs) == [job]
+    assert f"its job {job} was cancelled in Slurm: nothing follows by itself" in said[0]
+    assert len(said) == 2
+
+
 def test_a_failed_launch_is_released_with_a_back_off_and_an_end(world, slurm):
     job = submitted(world, "--hold")
     run = world.run(jobs=f"{job}\n")
@@ -386,6 +415,7 @@ BROKEN = {
     "the log is a folder": (break_events, "it cannot be read: Is a directory"),
     "the spool is torn": (lambda run: run.requeue.write_text('{"job": '), "requeue.json cannot be read"),
     "the spool is another's": (lambda run: run.requeue.write_text('{"job": 7}'), "requeue.json cannot be read"),
+    "the mark is torn": (lambda run: run.unexplained.write_text("{"), "unexplained.json cannot be read"),
     "its own log is a folder": (lambda run: run.watched.mkdir(), "it cannot be read: Is a directory"),
 }
 

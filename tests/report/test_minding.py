@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from ftsup.policy.spool import Spool
+from ftsup.policy.told import Unexplained
 from ftsup.ports import Job, JobState
-from ftsup.report.minding import IN_VAIN, LEFT_S, LIMITS, SILENT_S, Deed, Do, Finding, Seen, decide, is_new
+from ftsup.report.minding import IN_VAIN, LEFT_S, LIMITS, SILENT_S, SLURMS_OWN, Deed, Do, Finding, Seen, decide, is_new
 
 SPOOL = Spool(job="7", restarts=0, reason="rank 3 hung")
 ENDED = [JobState.FAILED, JobState.TIMEOUT, JobState.NODE_FAIL, JobState.PREEMPTED, JobState.BOOT_FAIL, JobState.OUT_OF_MEMORY]
@@ -132,6 +133,22 @@ def test_a_job_that_ended_without_a_word_is_told_and_never_brought_back(row, abo
     assert (said.do, said.about) == (Do.SAY, about)
     assert hint in said.hint
     assert found(seen(), row).do is Do.NOTHING  # the last lines may be on their way
+
+
+@pytest.mark.parametrize("state", [JobState.PREEMPTED, JobState.NODE_FAIL, JobState.BOOT_FAIL])
+def test_what_slurm_itself_has_ended_and_nobody_explained_has_one_successor(state):
+    told = Unexplained(job="7", restarts=0)
+    assert found(seen(told=told, quiet_s=LEFT_S), job(state)).do is Do.SUCCEED
+    assert found(seen(told=told), job(state)).do is Do.NOTHING
+    assert found(seen(told=told, quiet_s=LEFT_S), job(state, restarts=1)).do is Do.SAY  # of another grant
+    assert found(seen(told=msgspec.structs.replace(told, job="6"), quiet_s=LEFT_S), job(state)).do is Do.SAY
+
+
+@pytest.mark.parametrize("row", [None, *(row for row in EVERY_JOB if row.state not in SLURMS_OWN)], ids=str)
+def test_what_was_told_to_end_and_may_have_been_somebodys_wish_is_not_brought_back(row):
+    plain, told = seen(quiet_s=1e6), seen(told=Unexplained(job="7", restarts=0), quiet_s=1e6)
+    assert found(told, row, start_now=True) == found(plain, row, start_now=True)
+    assert found(told, row).do is not Do.SUCCEED
 
 
 # It waits -----------------------------------------------------------------------------------------------------------------
