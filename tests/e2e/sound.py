@@ -40,7 +40,11 @@ def _step_output(run: Run) -> str:
 
 
 def _job(run: Run) -> Iterator[str]:
-    ours = [line for line in run.site.run("squeue", "--states=all", "--noheader", "--format=%A %o").splitlines() if str(run.place.script) in line]
+    ours = [
+        line
+        for line in run.site.run("squeue", "--states=all", "--noheader", "--format=%A %o").splitlines()
+        if str(run.place.script) in line
+    ]
     if len(ours) != len(set(run.place.jobs.read_text().split())):
         yield f"Slurm has {len(ours)} jobs of it"
     grants = [(event.job, event.restarts) for event in run.events(ev.LeaderStarted)]

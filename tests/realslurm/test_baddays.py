@@ -1,24 +1,30 @@
 """Bad days of a real cluster: daemons that are away or hang, commands that hang, supervisors that are killed, nodes that are ill.
 
-After each: nothing lost, nothing doubled (tests/e2e/sound.py), and one clear line in `ftsup explain`. What a story breaks is a cluster of its own.
+After each: nothing lost, nothing doubled (tests/e2e/sound.py), and one clear line in `ftsup explain`. What a story breaks is a cluster
+of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 
+import psutil
 import pytest
 
 from ftsup import events as ev
 from ftsup.ports import JobState
-from tests.e2e.harness import Run, until
+from tests.e2e.harness import Run, for_s, living, until, words
 from tests.e2e.sound import sound
-from tests.realslurm.cluster import Cluster, Plan
+from tests.realslurm.cluster import REQUEUE_WAIT_S, Cluster, Plan
 
 pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(300)]
 
 TWO = Plan(nodes=("n1", "n2"), partitions=("main Nodes=n1,n2 Default=YES MaxTime=INFINITE DefaultTime=10",), users=True)
+ONE = Plan(nodes=("n1",), partitions=("main Nodes=n1 Default=YES MaxTime=INFINITE DefaultTime=10",), users=True)
 AWAY = r"Slurm does not answer: .*\("
 HELD = "touch begun; while [ -e held ]; do sleep 0.1; done"
 """`setup`: the batch script waits, before there is a leader."""
@@ -84,3 +90,279 @@ def test_the_controller_is_away_in_each_phase(own_site) -> None:
     assert run.until_over().exit_code == 0
     assert run.launches() == [ev.Epoch(1, 1), ev.Epoch(1, 2), ev.Epoch(2, 1)]
     sound(run, told=[AWAY])
+
+
+def test_munge_is_away_while_training_breaks_and_restarts(own_site) -> None:
+    site = own_site(ONE)
+    run = site.submit(waits={"ask": "5s"})
+    run.until_trains(more=12)
+    with away(site.cluster, "munged"):
+        run.until(lambda: failed(run, "show"))
+        run.rank(1).kill()
+        run.until_trains(epoch=ev.Epoch(1, 2), more=12)
+    run.until(lambda: [event for event in run.events(ev.Noted) if event.trouble == "slurm" and event.over])
+    run.finish()
+    assert run.until_over().exit_code == 0
+    assert [event.kind for event in run.events(ev.SlurmFailed)] == ["Unavailable"] * len(run.events(ev.SlurmFailed))
+    sound(run, told=[r"Slurm does not answer: .*[Mm]unge.*\("])
+
+
+# Killed in each phase -----------------------------------------------------------------------------------------------------
+
+
+def ordered(run: Run, kind: type, *, after_n: int = 0) -> int:
+    """Wait until this is ordered; the number of its line."""
+
+    def found() -> int:
+        return next((line.n for line in run.lines() if line.n > after_n and any(isinstance(order, kind) for order in line.orders)), 0)
+
+    return int(run.until(found))
+
+
+def kill_leader(run: Run) -> None:
+    """As soon as it is gone another one begins, and takes over."""
+    began = len(run.events(ev.LeaderStarted))
+    run.leader().kill()
+    run.until(lambda: len(run.events(ev.LeaderStarted)) > began)
+
+
+def last_node(run: Run) -> str:
+    return str(run.events(ev.LeaderStarted)[-1].nodes[-1])
+
+
+def kill_supervisor(run: Run) -> None:
+    """Of the last node; its ranks die with it."""
+    supervisor = run.until(lambda: supervising(run, last_node(run)))
+    supervisor.kill()
+    run.until(lambda: not living(supervisor))
+
+
+def supervising(run: Run, node: str) -> psutil.Process | None:
+    with contextlib.suppress(OSError, IndexError, ValueError, psutil.NoSuchProcess):
+        return run.supervisor(node)
+    return None
+
+
+PATIENT = {"back_off": "4s", "leaders": 20, "starts": 20, "crashes": 20, "hangs": 20}
+PHASES = (ev.StartStep, ev.Prepare, ev.Launch)
+
+
+def test_a_supervisor_is_killed_before_the_launch_and_the_leader_while_it_takes_evidence(real) -> None:
+    run = real.submit(slurm={"nodes": 2}, workers_per_node=1, node_setup="sleep 1")
+    ordered(run, ev.Prepare)
+    kill_supervisor(run)
+    epoch = run.until_trains(more=12)
+    assert run.incidents() == [], "it had nothing to lose yet"
+    run.once(1, "hang")
+    ordered(run, ev.Collect)
+    kill_leader(run)
+    assert run.until_judged(1).root.rank == 1
+    run.until_trains(epoch=ev.Epoch(1, epoch.attempt + 1))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    sound(run, told=[r"^the leader died once and was started again, while training went on$", r"rank 1 on n\d stood still"])
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kill", [kill_leader, kill_supervisor])
+def test_somebody_is_killed_in_each_phase(real, kill) -> None:
+    run = real.submit(slurm={"nodes": 2}, workers_per_node=1, node_setup="sleep 1", policy=PATIENT)
+    n = 0
+    for phase in PHASES:
+        n = ordered(run, phase, after_n=n)
+        kill(run)
+    run.until_trains(more=12)
+    kill(run)
+    for phase in (ev.Collect, ev.Stop):
+        epoch = run.until_trains(more=12)
+        n = run.lines()[-1].n
+        run.once(0, "hang")
+        ordered(run, phase, after_n=n)
+        kill(run)
+        run.until_trains(epoch=ev.Epoch(epoch.grant, epoch.attempt + 1))
+    n = run.lines()[-1].n
+    run.site.ftsup("requeue", str(run.place.root), cwd=run.work)
+    ordered(run, ev.Decide, after_n=n)
+    with contextlib.suppress(psutil.NoSuchProcess, AssertionError):
+        kill(run)
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    assert run.grants() == 2
+    sound(run)
+
+
+# Nodes that are ill -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Where Slurm, as whoever it runs, finds a script; and `ill`, as long as it is there."""
+    with tempfile.TemporaryDirectory(prefix="ftsup-bad-") as folder:
+        Path(folder).chmod(0o755)
+        (Path(folder) / "ill").touch()
+        yield Path(folder)
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "script"
+    path.write_text(f"#!/bin/sh\n{text}\n".replace("ILL", str(folder / "ill")))
+    path.chmod(0o755)
+    return str(path)
+
+
+def three(**settings: str) -> Plan:
+    partition = "main Nodes=n1,n2,n3 Default=YES MaxTime=INFINITE DefaultTime=10"
+    return Plan(nodes=("n1", "n2", "n3"), partitions=(partition,), users=True, settings=settings)
+
+
+def test_a_node_that_never_says_hello_is_left_and_told(own_site, open_folder) -> None:
+    hangs = script(open_folder, '[ "$SLURMD_NODENAME" = n2 ] && [ -e ILL ] && sleep 600\nexit 0')
+    run = own_site(three(TaskProlog=hangs)).submit(slurm={"nodes": 2}, workers_per_node=1, waits={"hello": "10s"})
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    assert run.events(ev.LeaderStarted)[-1].nodes == ("n1", "n3")
+    assert run.show().excluded == ("n2",)
+    run.finish()
+    assert run.until_over().exit_code == 0
+    sound(run, told=[r"what +n2 never said hello"])
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("node", ["n1", "n2"], ids=["the batch host", "another node"])
+@pytest.mark.parametrize("flags", ["Alloc", "NoHold"])
+def test_a_node_whose_prolog_fails(own_site, open_folder, node, flags) -> None:
+    fails = script(open_folder, f'[ "$SLURMD_NODENAME" = {node} ] && [ -e ILL ] && exit 1\nexit 0')
+    scheduler = "bf_interval=1,sched_interval=1,batch_sched_delay=1" + (",nohold_on_prolog_fail" if flags == "NoHold" else "")
+    plan = three(Prolog=fails, SchedulerParameters=scheduler, **({"PrologFlags": "Alloc"} if flags == "Alloc" else {}))
+    site = own_site(plan)
+    run = site.submit(slurm={"nodes": 2}, workers_per_node=1, waits={"hello": "10s"})
+    run.until(lambda: run.events(ev.Launched) or run.show().held)
+    if run.show().held:
+        assert "launch failed requeued held" in run.show().reason.replace("_", " ").lower()
+        site.run("scontrol", "release", run.job)  # what `ftsup watch` does
+    run.until_trains(within_s=180)
+    assert node not in run.events(ev.LeaderStarted)[-1].nodes
+    run.finish()
+    assert run.until_over().exit_code == 0
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(600)
+def test_a_job_that_is_stuck_completing_comes_back_once(own_site, open_folder) -> None:
+    epilog = script(open_folder, "while [ -e ILL ]; do sleep 0.2; done\nexit 0")
+    site = own_site(three(Epilog=epilog))
+    run = site.submit(slurm={"nodes": 2}, workers_per_node=1)
+    run.until_trains(more=12)
+    site.ftsup("requeue", str(run.place.root), cwd=run.work)
+    run.until(lambda: run.show().completing)
+    with for_s(3 * REQUEUE_WAIT_S):
+        pass
+    assert run.show().completing
+    assert run.grants() == 1
+    assert "ending on its nodes" in site.ftsup("status", str(run.place.root), cwd=run.work)
+    (open_folder / "ill").unlink()
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    assert run.grants() == 2
+    sound(run)
+
+
+# Minutes ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+def test_the_controller_is_frozen_for_minutes_while_supervisors_are_killed(own_site) -> None:
+    """Nobody can start another one, so nobody is blamed; once it goes on there is one supervisor a node, and one attempt."""
+    site = own_site(TWO)
+    run = site.submit(slurm={"nodes": 2}, workers_per_node=1, waits={"ask": "5s"}, policy={"back_off": "1s", "leaders": 20})
+    run.until_trains(more=12)
+    with away(site.cluster, "slurmctld", frozen=True), for_s(180):
+        run.until(lambda: failed(run, "show"))
+        run.once(1, "hang")
+        run.until_judged(1)
+        run.until_trains(epoch=ev.Epoch(1, 2), more=12)
+        kill_supervisor(run)
+        run.until(lambda: run.events(ev.NodeSilent))
+        kill_leader(run)
+        run.until(lambda: len(run.events(ev.NodeSilent)) > 15)
+    run.until_trains(epoch=ev.Epoch(1, 3))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    assert [incident.verdict.avoid for incident in run.incidents()] == [(), ()]
+    sound(run, told=[AWAY])
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+def test_the_time_limit_passes_while_the_controller_is_away(own_site) -> None:
+    site = own_site(ONE)
+    run = site.submit(waits={"ask": "5s"})
+    run.until_trains(more=12)
+    limit_s = int(run.show().run_s) + 60
+    site.cluster.admin("scontrol", "update", f"JobId={run.job}", f"TimeLimit=0:{limit_s // 60}:{limit_s % 60}")
+    run.until(lambda: [event for event in run.events(ev.SlurmSaid) if event.left_s is not None and event.left_s <= 60])
+    with away(site.cluster, "slurmctld"), for_s(75):
+        run.until(lambda: failed(run, "requeue") >= 2)
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    sound(run, told=[AWAY])
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+def test_scontrol_hangs(own_site) -> None:
+    site = own_site(ONE)
+    programs = site.folder / "bin"
+    programs.mkdir()
+    (programs / "ill").touch()
+    Path(script(programs, 'while [ -e ILL ]; do sleep 1; done\nexec /usr/bin/scontrol "$@"')).rename(programs / "scontrol")
+    site.environ["PATH"] = f"{programs}:{site.environ['PATH']}"
+    run = site.submit(waits={"ask": "5s"})
+    run.until_trains(more=12)
+    run.until(lambda: failed(run, "show"))
+    site.ftsup("requeue", str(run.place.root), cwd=run.work)
+    run.until(lambda: failed(run, "requeue"))
+    assert len([process for process in run.own() if words(process)[1:2] == [str(programs / "scontrol")]]) <= 3
+    (programs / "ill").unlink()
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    sound(run, told=[AWAY])
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+def test_the_clock_is_moved_by_an_hour_either_way(real) -> None:
+    """Of the job's host, for all that runs in the job: by libfaketime. The controller's own stays."""
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    if not found:
+        pytest.skip("no libfaketime on this machine (Debian: faketime)")
+    work = real.folder / "a"
+    work.mkdir()
+    (work / "clock").write_text("+0")
+    names = "FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1"
+    run = real.submit(setup=f"export LD_PRELOAD={found[0]} FAKETIME_TIMESTAMP_FILE={work}/clock {names}", waits={"ask": "5s"})
+    epoch = run.until_trains(more=12)
+    for moved in ("+1h", "-1h"):
+        (work / "clock").write_text(moved)
+        seen = len(run.events(ev.SlurmSaid))
+        run.until(lambda seen=seen: len(run.events(ev.SlurmSaid)) > seen + 1)
+        run.until_trains(more=12)
+    real.ftsup("restart", str(run.place.root), cwd=run.work)
+    run.until_trains(epoch=ev.Epoch(1, epoch.attempt + 1), more=12)
+    real.ftsup("requeue", str(run.place.root), cwd=run.work)
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    assert run.incidents() == []
+    assert run.events(ev.Away) == []
+    lefts = [event.left_s for event in run.events(ev.SlurmSaid) if event.restarts == 0 and event.state == "RUNNING"]
+    assert all(540 >= before >= now >= 300 for before, now in pairwise(lefts)), lefts
+    walls = [line.wall[:13] for line in run.lines()]
+    assert len(set(walls)) >= 3, "the clock was moved"
+    run.finish()
+    assert run.until_over().exit_code == 0
+    sound(run)
