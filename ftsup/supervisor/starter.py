@@ -20,6 +20,8 @@ from ftsup.supervisor.files import write_whole
 ADDRESSES = "FTSUP_LEADER"
 NODES = "FTSUP_NODES"
 RUN = "FTSUP_RUN"
+AT_ONCE = 2
+"""So many sruns for one node may live: the one whose supervisor is silent, and the next. More only wait for the same controller."""
 BETWEEN = " / "
 """What stands between two lines of srun's output, where they are told."""
 OPTIONS = ("--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL")
@@ -64,6 +66,8 @@ class Step:
         self._file = local / f"srun.{environ.get('SLURM_RESTART_COUNT', '0')}.json"
         self._ours: list[proc.Detached] = []
         self._main: proc.Detached | None = None
+        self._again: dict[str, list[proc.Detached]] = {}
+        """Node -> the sruns that started its supervisor again, and live."""
 
     def start(self, nodes: Sequence[str], *, addresses: Sequence[str]) -> str:
         """Start all, unless an srun of this grant lives; why not, or nothing."""
@@ -81,7 +85,12 @@ class Step:
 
     def start_one(self, node: str, nodes: Sequence[str], *, addresses: Sequence[str]) -> str:
         """Start the supervisor of one node again, beside the step that may still hold it."""
-        return self._srun([node], nodes, addresses, overlap=True)
+        self._again[node] = [process for process in self._again.get(node, []) if not process.ended()]
+        if len(self._again[node]) >= AT_ONCE:
+            return ""
+        why = self._srun([node], nodes, addresses, overlap=True)
+        self._again[node] += [] if why else self._ours[-1:]
+        return why
 
     def just_ended(self) -> str | None:
         """The last lines of the step's output, once, when its srun has ended; None: it lives, or that was said."""

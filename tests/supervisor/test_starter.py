@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftsup.supervisor import lead, starter
+from tests.e2e.harness import until
 
 
 def test_one_task_on_each_node_with_all_cpus_of_the_job() -> None:
@@ -40,3 +41,23 @@ def test_a_full_disk_below_the_batch_output_does_not_end_the_leader() -> None:
     finally:
         os.close(full)
     assert done.returncode == 0
+
+
+@pytest.mark.e2e
+def test_two_sruns_at_most_wait_for_a_controller_that_hangs(tmp_path: Path) -> None:
+    """Whoever is told that a node is silent starts a supervisor there, again and again; only what has ended makes room."""
+    (tmp_path / "srun").write_text('#!/bin/sh\necho "$@" >>asked\nwhile [ ! -e over ]; do sleep 0.05; done\n')
+    (tmp_path / "srun").chmod(0o755)
+    step = starter.Step(tmp_path, tmp_path, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+    def asked() -> int:
+        return len((tmp_path / "asked").read_text().splitlines()) if (tmp_path / "asked").exists() else 0
+
+    for _ in range(5):
+        assert step.start_one("n2", ("n1", "n2"), addresses=("tcp://a:1",)) == ""
+    assert step.start_one("n1", ("n1", "n2"), addresses=("tcp://a:1",)) == ""
+    until(lambda: asked() == 3)
+    (tmp_path / "over").touch()
+    until(step.ended)
+    step.start_one("n2", ("n1", "n2"), addresses=("tcp://a:1",))
+    until(lambda: asked() == 4 and step.ended())
