@@ -11,7 +11,7 @@ from ftsup import eventlog
 from ftsup.cli.ports import Ports
 from ftsup.events import Asked, Line, Notify
 from ftsup.rundir import RunDir
-from ftsup.supervisor.requests import Wanted
+from ftsup.supervisor.requests import Wanted, number
 
 LOOK_S = 0.25
 LOOKS = 40
@@ -44,7 +44,8 @@ def ask(ports: Ports, run: RunDir, wanted: Wanted) -> Answer | None:
 def leave(run: RunDir, wanted: Wanted) -> str:
     """A request that the leader hears once; its name."""
     run.requests.mkdir(mode=0o700, exist_ok=True)
-    path = run.requests / f"{uuid.uuid4()}.json"
+    before = max((number(path.name) for path in run.requests.iterdir()), default=0)
+    path = run.requests / f"{before + 1:06}-{uuid.uuid4()}.json"
     part = path.with_suffix(".part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Collection
 from pathlib import Path
@@ -20,6 +21,7 @@ from ftsup.events import Request
 CAP_BYTES = 64 * 1024
 MOST = 64
 """Files that one look takes; the others wait for the next."""
+_NUMBER = re.compile(r"(\d{6})-")
 TAKEN, REFUSED = ".taken", ".refused"
 
 
@@ -102,9 +104,15 @@ def marks(*, cancelled: str = "", paused: str = "") -> tuple[Found, ...]:
 
 
 def _names(fd: int) -> list[str]:
-    """The oldest first."""
+    """The oldest first: by their numbers; those of an ftsup that gave none by when they were written."""
     names = [name for name in os.listdir(fd) if name.endswith(".json") and not name.startswith(".")]
-    return sorted(names, key=lambda name: (_written_ns(fd, name), name))[:MOST]
+    return sorted(names, key=lambda name: (number(name), _written_ns(fd, name), name))[:MOST]
+
+
+def number(name: str) -> int:
+    """What a request's name begins with: it counts those that lie there, since a clock may be set back between two. 0: nothing."""
+    found = _NUMBER.match(name)
+    return int(found[1]) if found else 0
 
 
 def _written_ns(fd: int, name: str) -> int:

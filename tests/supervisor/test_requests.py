@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from ftsup import events as ev
+from ftsup.cli import asking
 from ftsup.errors import RunError
 from ftsup.events import Line, Request
+from ftsup.rundir import RunDir
 from ftsup.supervisor.clerk import ClerkFailed
 from ftsup.supervisor.clerkwork import Work
 from ftsup.supervisor.inbox import Inbox
@@ -46,6 +48,21 @@ def test_requests_are_read_in_the_order_in_which_they_were_written_and_stay_unti
     assert look(folder, known=["2.json", "7.json"]).found == found[1:]
     assert look(folder, known=["1.json"]) == look(folder) == Look()
     assert names(folder) == ["1.json.taken", "2.json.taken"]
+
+
+def test_a_clock_that_is_set_back_between_two_requests_changes_nothing(folder, tmp_path):
+    run = RunDir(tmp_path)
+    asked = [asking.leave(run, Wanted(request=request, who="me")) for request in (Request.RESTART, Request.STOP, Request.REQUEUE)]
+    for age, name in enumerate(asked):
+        os.utime(folder / name, (1e9 - 3600 * age,) * 2)
+    assert [found.id for found in look(folder).found] == asked
+
+
+@pytest.mark.parametrize("wall", ["2026-01-02T02:04:05.000+00:00", "2026-01-02T04:04:05.000+00:00"])
+def test_a_request_from_a_host_whose_clock_is_an_hour_off_is_heard(folder, wall):
+    ask(folder, "1.json", request="restart", wall=wall)
+    (event,) = Inbox(()).hear(Work().requests(folder=str(folder), known=[]), wall=NOW)
+    assert isinstance(event, ev.Asked)
 
 
 def test_what_is_no_request_is_said_in_a_sentence_and_set_aside(folder, tmp_path):
