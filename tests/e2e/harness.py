@@ -320,7 +320,8 @@ class Run:
 
     def ranks(self, epoch: ev.Epoch) -> int:
         """Number of ranks of an attempt."""
-        return sum(len(event.ranks) for event in self.events(ev.Launched) if event.epoch == epoch)
+        launched = [event.ranks for event in self.events(ev.Launched) if event.epoch == epoch]  # told twice where a leader died
+        return len({rank for ranks in launched for rank in ranks})
 
     def sights(self, epoch: ev.Epoch | None = None) -> dict[int, heartbeat.RankSight]:
         """The ranks of an attempt (the newest), by their beats."""
