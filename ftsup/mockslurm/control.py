@@ -32,6 +32,7 @@ def create(state_dir: Path, *, nodes: int = 4, prefix: str = "mock", **settings:
     write_programs(store)
     with store.change() as world:
         world.booted_at = world.booted_at or time.time()
+        world.limits = world.limits or processes.soft_limits()
         for number in range(1, nodes + 1):
             world.nodes.setdefault(f"{prefix}{number}", NodeRec(name=f"{prefix}{number}"))
         world.settings = _changed(world.settings, settings)

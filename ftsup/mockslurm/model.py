@@ -223,6 +223,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     cwd: str
     nodes: list[str]
+    limits: dict[int, int] = {}
+    """Soft limits of whoever made it, which are those of its nodes: a job with --propagate=NONE gets them."""
     tasks: list[int]
     """How many on each node."""
     stdout: str = ""

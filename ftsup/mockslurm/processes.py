@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ from ftsup.mockslurm.model import Ident
 
 PR_SET_CHILD_SUBREAPER = 36
 _STATE, _PPID, _START = 0, 1, 19
+_LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,18 @@ def look(pid: int) -> Seen | None:
     except OSError:
         return None
     return Seen(ppid=int(fields[_PPID]), start=int(fields[_START]), zombie=fields[_STATE] in {b"Z", b"X"})
+
+
+def soft_limits() -> dict[int, int]:
+    """Ours."""
+    return {kind: resource.getrlimit(kind)[0] for kind in _LIMITS}
+
+
+def set_soft_limits(limits: dict[int, int]) -> None:
+    """Ours, as far as we may."""
+    for kind, soft in limits.items():
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
 
 
 def identify(pid: int) -> Ident:

@@ -297,4 +297,6 @@ def main(root: str, job: str) -> NoReturn:
     if store.read().settings.proctrack is Proctrack.CGROUP:
         processes.adopt_orphans()
     Runner(store, int(job)).run()
+    if world.jobs[int(job)].options.get("propagate") == "NONE":
+        processes.set_soft_limits(world.limits)
     os._exit(0)

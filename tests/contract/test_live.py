@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 
 import pytest
 
@@ -188,3 +189,15 @@ def test_host_lists_are_read_as_slurm_reads_them(live):
         names = live.run("scontrol", "show", "hostnames", text).split()
         assert list(expand(text)) == names
         assert sorted(live.run("scontrol", "show", "hostnames", compress(names)).split()) == sorted(names)
+
+
+@pytest.mark.parametrize("args, leaks", [((), True), (("--propagate=NONE",), False)])
+def test_the_limits_of_the_shell_that_submits(live, args, leaks):
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (3 << 20, before[1]))
+    try:
+        job = live.submit(*args, text="#!/bin/bash\nulimit -Ss > stack\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, before)
+    live.until(job, over)
+    assert (live.read("stack") == ["3072"]) is leaks

@@ -56,7 +56,7 @@ def act(word: str) -> None:
     elif word == "eat":
         eat()
     elif word == "eat of the GPU":
-        import torch
+        import torch  # noqa: PLC0415 - the other stories start without
 
         raise torch.OutOfMemoryError(GPU)
     elif word == "deaf":

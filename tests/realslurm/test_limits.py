@@ -7,8 +7,6 @@ import json
 import os
 import re
 import resource
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,52 +14,41 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.events import Epoch, How, Kind, VerdictKind
-from ftsup.ports import JobState
-from tests.e2e.harness import Run, Site, called, words
-from tests.realslurm.cluster import Plan
+from tests.e2e.harness import RealSite, Run, living, words
+from tests.e2e.limited import LOGIN, PATIENT, RAISED, check_inside, check_srun_that_lies, login_shell, wrapped
+from tests.realslurm.cluster import KILL_WAIT_S, Plan
+from tests.supervisor import freezer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.realslurm, pytest.mark.timeout(300)]
 
-PATIENT = {"step": "60s", "shutdown": "60s", "stopped": "60s"}
-"""Nothing hangs in these stories; a loaded machine is slow."""
 MEMORY = re.compile(
     r"rank 1 on (n\d) was ended by SIGKILL at step \d+: out of memory on host: the kernel killed 1 process of the job here "
     r"\(memory\.oom_control: oom_kill 0 -> 1\); limit 900MiB \(slurm\.mem\), peak 900MiB"
 )
 
 
-# srun ---------------------------------------------------------------------------------------------------------------------
-
-
-def wrapped(site: Site, name: str, *, code: str) -> Path:
-    """An srun before the real one in PATH, which ends with `code` whatever that did; the file where it writes what that did."""
-    folder = site.folder / f"bin-{name}"
-    folder.mkdir()
-    real, said = shutil.which("srun", path=site.environ["PATH"]), site.folder / f"srun-{name}"
-    (folder / "srun").write_text(f'#!/bin/sh\n{real} "$@"\nreal=$?\necho $real >>{said}\nexit {code}\n')
-    (folder / "srun").chmod(0o755)
-    site.give(folder)
-    site.environ["PATH"] = f"{folder}:{site.environ['PATH']}"
-    return said
-
-
-def check_srun_that_lies(site: Site) -> None:
-    path, runs = site.environ["PATH"], []
-    for code in ("1", "75", "137"):
-        said = wrapped(site, code, code=code)
-        runs.append((site.submit(code, workers_per_node=1, hang=PATIENT), said))
-        site.environ["PATH"] = path
-    for run, _ in runs:
-        run.until_trains()
-        run.finish()
-    for run, said in runs:
-        assert run.until_over().exit_code == 0
-        assert said.read_text() == "0\n"
-        assert (run.decision()["verdict"], run.launches(), run.incidents()) == ("finished", [Epoch(1, 1)], [])
+# srun, and what ranks get -------------------------------------------------------------------------------------------------
 
 
 def test_an_srun_that_always_fails_changes_nothing(real) -> None:
     check_srun_that_lies(real)
+
+
+def test_ranks_get_all_that_the_job_has_and_nothing_of_the_shell_that_submitted(own_site) -> None:
+    """One CPU a task, and a node of their own: the job has every CPU of it, and so have the ranks."""
+    cpus = sorted(os.sched_getaffinity(0))
+    one = ("main Nodes=n1 Default=YES MaxTime=INFINITE DefaultTime=10",)
+    settings = {"TaskPlugin": "task/cgroup,task/affinity"}
+    site = own_site(Plan(nodes=("n1",), cpus=len(cpus), proctrack="cgroup", cores=True, settings=settings, partitions=one, users=True))
+    daemon = site.cluster.daemon("n1")
+    kinds = [getattr(resource, f"RLIMIT_{name}") for name in RAISED]
+    limits = {kind: resource.prlimit(daemon.pid, kind) for kind in (*kinds, *LOGIN)}
+    with login_shell(site):
+        run = site.submit(slurm={"cpus_per_task": 1, "mem": "900MiB", "extra": {"exclusive": True}}, hang=PATIENT)
+    run.until_trains()
+    check_inside(run, limits=limits, cpus=cpus)
+    run.finish()
+    assert run.until_over().exit_code == 0
 
 
 # Memory -------------------------------------------------------------------------------------------------------------------
@@ -80,8 +67,8 @@ def scores(run: Run) -> dict[str, set[int]]:
 
 
 def test_a_rank_without_memory_is_taken_and_no_supervisor_and_training_goes_on_here(real_cgroup) -> None:
-    said = wrapped(real_cgroup, "honest", code="$real")
-    run = real_cgroup.submit(slurm={"nodes": 2, "mem": "900MiB"}, hang=PATIENT)
+    setup, said = wrapped(real_cgroup, "honest", code="$real")
+    run = real_cgroup.submit(slurm={"nodes": 2, "mem": "900MiB"}, setup=setup, hang=PATIENT)
     run.until_trains(more=12)
     found = scores(run)
     assert max(found["ours"]) < min(found["torchrun"]) <= max(found["torchrun"]) < min(found["rank"]), found
@@ -113,3 +100,77 @@ def test_a_rank_without_memory_is_taken_and_no_supervisor_and_training_goes_on_h
     told = real_cgroup.ftsup("explain", str(run.place.root), cwd=run.work)
     assert "out of memory on host" in " ".join(told.split())
     assert "slurm.mem" in told
+
+
+# The time that a kill may take --------------------------------------------------------------------------------------------
+
+
+def sealed(run: Run) -> int:
+    """Step of the newest sealed save, once there is one of this attempt."""
+    return max((event.step for event in run.events(ev.Sealed) if event.step is not None), default=0)
+
+
+def ends(run: Run, grant: int) -> list[ev.AttemptOver]:
+    """How the attempts of a grant ended, node by node: a supervisor that Slurm had to kill tells nothing."""
+    return [event for event in run.events(ev.AttemptOver) if event.epoch.grant == grant]
+
+
+def undrained(site: RealSite) -> bool:
+    """No node was taken out of service."""
+    return "Kill task failed" not in site.run("sinfo", "-R", "-h", "-o", "%E") and "drain" not in site.run("sinfo", "-h", "-o", "%T")
+
+
+@pytest.mark.parametrize("cluster", ["real", pytest.param("real_cgroup", marks=pytest.mark.drill)])
+def test_ranks_that_ignore_term_are_gone_within_kill_wait_and_no_save_is_lost(cluster, request) -> None:
+    """`grace` is a minute, KillWait 5 s: Slurm's word counts."""
+    site = request.getfixturevalue(cluster)
+    run = site.submit(slurm={"nodes": 2}, workers_per_node=1, grace="60s", hang=PATIENT, checkpoint={"poll": "1s"})
+    run.until_trains()
+    for rank in range(2):
+        run.once(rank, "deaf")
+    before = sealed(run)
+    run.until(lambda: sealed(run) > before)
+    kept = sealed(run)
+    site.run("scontrol", "requeue", run.job)
+    run.until_trains(epoch=Epoch(2, 1))
+    over = ends(run, 1)
+    assert sorted(event.node for event in over) == sorted(run.events(ev.LeaderStarted)[0].nodes), run.story()
+    assert all(KILL_WAIT_S - 2.0 <= event.took_s < KILL_WAIT_S and not event.left for event in over), over
+    assert run.events(ev.CheckpointPicked)[-1].step >= kept
+    assert undrained(site)
+    run.finish()
+    assert run.until_over().exit_code == 0
+
+
+@freezer.needed
+def test_a_rank_that_nothing_can_kill_costs_no_save_and_drains_no_node(own_site) -> None:
+    """In state D when Slurm ends the job; and when we end an attempt, which waits as long as the site's UnkillableStepTimeout."""
+    unkillable_s = 8
+    two = ("main Nodes=n1,n2 Default=YES MaxTime=INFINITE DefaultTime=10",)
+    site = own_site(Plan(nodes=("n1", "n2"), settings={"UnkillableStepTimeout": str(unkillable_s)}, partitions=two, users=True))
+    run = site.submit(hang=PATIENT, checkpoint={"poll": "1s"})
+    run.until_trains()
+    run.until(lambda: sealed(run) > 0)
+    kept = sealed(run)
+    supervisor = run.supervisor(run.events(ev.LeaderStarted)[-1].nodes[0])
+    with freezer.frozen(run.rank(1).pid):
+        site.run("scontrol", "requeue", run.job)
+        (over,) = run.until(lambda: ends(run, 1))
+        assert "in state D" in over.left[0]
+        assert over.took_s < KILL_WAIT_S
+        run.until(lambda: not living(supervisor))
+    run.until_trains(epoch=Epoch(2, 1))
+    assert run.events(ev.CheckpointPicked)[-1].step >= kept
+    assert undrained(site)
+    with freezer.frozen(run.rank(1).pid):
+        run.rank(0).kill()
+        (over,) = run.until(lambda: ends(run, 2))
+        assert "in state D" in over.left[0]
+        assert unkillable_s <= over.took_s - 2.0 < unkillable_s + 5.0
+        incident = run.until_judged(1)
+        assert (incident.verdict.rule, incident.verdict.kind, incident.verdict.avoid) == ("unkillable", VerdictKind.REQUEUE, (over.node,))
+    run.until_trains(epoch=Epoch(3, 1))
+    assert run.events(ev.LeaderStarted)[-1].nodes != (over.node,)
+    assert undrained(site)
+    run.finish()
+    assert run.until_over().exit_code == 0
