@@ -57,8 +57,10 @@ def gone(job: Job | None, *, name: str, begun: bool, asked: bool) -> str:
         return f"it depends on Slurm, which ftsup status {name} asks"
     if job is None or job.state is JobState.UNKNOWN:
         return "not known: its leader says nothing, and Slurm's answer is missing"
+    if job.state is JobState.PENDING and job.held:
+        return _held(job, name=name)
     if job.state is JobState.PENDING:
-        return f"it {'goes on' if begun else 'starts'} when Slurm gives it nodes{'; somebody has to release it' if job.held else ''}"
+        return f"it {'goes on' if begun else 'starts'} when Slurm gives it nodes"
     if job.state is JobState.RUNNING:
         return "the leader starts, or cannot reach the run directory: its own output is in slurm-" + job.job_id + ".out there"
     if job.lives:
@@ -69,6 +71,14 @@ def gone(job: Job | None, *, name: str, begun: bool, asked: bool) -> str:
         else "slurm-*.out in the run directory says why"
     )
     return f"nothing by itself; {hint}"
+
+
+def _held(job: Job, *, name: str) -> str:
+    reason = job.reason.replace("_", " ").lower()
+    if "maxrequeue" in reason:
+        return f"nothing by itself: its launches failed too often; ftsup submit --continue {name} goes on in another job"
+    how = "ftsup watch releases it, and so does" if "launch failed" in reason else "somebody has to release it:"
+    return f"it is held: {how} scontrol release {job.job_id}"
 
 
 def under_way(now: Now, *, saving: Saving | None, epoch: str, trains: bool, at: datetime) -> str:

@@ -86,7 +86,17 @@ def job(state: JobState, **more: object) -> Job:
             "job 7 is pending (Priority), starts in about 10 min",
             "it goes on when",
         ),
-        (job(JobState.PENDING, reason="JobHeldUser"), "job 7 is pending (JobHeldUser)", "somebody has to release it"),
+        (job(JobState.PENDING, reason="JobHeldUser"), "job 7 is pending (JobHeldUser)", "somebody has to release it: scontrol release 7"),
+        (
+            job(JobState.PENDING, reason="launch_failed_requeued_held"),
+            "job 7 is pending (launch_failed_requeued_held)",
+            "it is held: ftsup watch releases it, and so does scontrol release 7",
+        ),
+        (
+            job(JobState.PENDING, reason="JobHoldMaxRequeue"),
+            "job 7 is pending (JobHoldMaxRequeue)",
+            "nothing by itself: its launches failed too often; ftsup submit --continue a goes on in another job",
+        ),
         (job(JobState.RUNNING), "job 7 is running", "slurm-7.out"),
         (job(JobState.SUSPENDED), "job 7 is suspended", "it depends on Slurm"),
         (job(JobState.UNKNOWN), "job 7 is unknown", "Slurm's answer is missing"),
