@@ -332,6 +332,8 @@ class Lead:
     # Sensing --------------------------------------------------------------------------------------------------------------
 
     def _silences(self, now: float) -> list[LeaderEvent]:
+        if not self.link.bound:  # somebody else has our port: no node can reach us, and its silence proves nothing
+            self.link.forget_time(now)
         found: list[LeaderEvent] = []
         for node in self.state.instances:
             quiet_s = self.link.quiet_s(node, now)
