@@ -35,10 +35,12 @@ KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}
 """Where Slurm is, and who we are to it."""
 
 _CONTROLLER = "the controller (slurmctld) does not answer; `scontrol ping` shows it; this says nothing about the job"
+_SILENT = "the controller (slurmctld) or munge does not answer; `scontrol ping` and `munge -n` show which; this says nothing about the job"
 _MUNGE = "munge on this host does not work; `munge -n | unmunge` shows why; an administrator can start it"
 _CONF = "this host's Slurm has no usable configuration; is SLURM_CONF right, is this a host of the cluster?"
 _PATH = "Slurm's commands are not on PATH; log in to a host of the cluster, or load its Slurm module"
 NO_ANSWER: tuple[tuple[str, str], ...] = (  # words of a failed command, lower case -> hint; the first match wins
+    ("if munged is up", _MUNGE),
     ("munge encode failed", _MUNGE),
     ("munge decode failed", _MUNGE),
     ("protocol authentication error", _MUNGE),
@@ -107,7 +109,7 @@ class Commands:
         try:
             done = self._call(["sbatch", how, *args, str(script.absolute())], env=self._environ if env is None else scrubbed(env))
         except Unavailable as error:
-            if any(words in error.message.lower() for words in NEVER_ASKED):
+            if test_only or any(words in error.message.lower() for words in NEVER_ASKED):
                 raise
             raise Unanswered(error.message, hint=error.hint) from error
         return _sentence(done.err or done.out) if test_only else jobs.parse_submitted(done.out)
@@ -221,7 +223,7 @@ def failure(done: proc.Done) -> SlurmError:
     """What a command that failed means."""
     what = " ".join(done.argv[: 3 if done.argv[0] == "scontrol" else 1])
     if done.code is None:
-        return Unavailable(f"{what}: {done.why}", hint=_CONTROLLER if "timed out" in done.why else _PATH)
+        return Unavailable(f"{what}: {done.why}", hint=_SILENT if "timed out" in done.why else _PATH)
     if done.code < 0:
         return Unavailable(f"{what} was ended by signal {-done.code}")
     everything = "\n".join(_lines(done))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import select
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,10 +20,14 @@ import yaml
 
 from ftsup import eventlog
 from ftsup import events as ev
+from ftsup.errors import SlurmError
 from ftsup.events import VerdictKind
 from ftsup.ports import JobState
 from ftsup.rundir import RunDir
-from tests.e2e.harness import CONFIG, Run, merged, until
+from ftsup.slurm.commands import Commands
+from tests.e2e.harness import CONFIG, Run, merged, real_site, until
+from tests.realslurm import cluster
+from tests.realslurm.cluster import Plan
 
 pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(300)]
 
@@ -136,3 +142,150 @@ def test_run_outside_an_allocation_and_inside_a_step_is_one_sentence_and_a_hint(
     done = real.tried("srun", "-N1", "-n1", sys.executable, "-m", "ftsup", "run", "c.yaml", cwd=work)
     assert "is itself a step of job" in done.stderr
     assert not (work / "ftsup-runs").exists()
+
+
+# A site with odd settings -------------------------------------------------------------------------------------------------
+
+ODD = Plan(
+    nodes=("n1", "n2"),
+    settings={
+        "JobRequeue": "0",
+        "MinJobAge": "2",
+        "RequeueExit": "1",
+        "UnkillableStepTimeout": "20",
+        "PreemptType": "preempt/partition_prio",
+        "PreemptMode": "REQUEUE",
+    },
+    partitions=("main Nodes=n1,n2 Default=YES MaxTime=INFINITE DefaultTime=10 PreemptMode=CANCEL GraceTime=20", "tiny Nodes=n1 MaxTime=1"),
+    users=True,
+)
+odd_group = pytest.mark.xdist_group("odd")
+FORGETS_S = 150
+"""MinJobAge is looked at once a minute."""
+
+
+@pytest.fixture(scope="module")
+def odd_cluster():
+    if why := cluster.why_not("linuxproc"):
+        pytest.skip(f"real Slurm: {why}")
+    with cluster.own(ODD) as made:
+        yield made
+
+
+@pytest.fixture
+def odd(odd_cluster, request):
+    """A user's folder on it."""
+    with real_site(odd_cluster, request.node.name) as made:
+        yield made
+
+
+def findings(site, work: Path, *words: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:
+    """What doctor finds, by rule: level, and text with what to set."""
+    done = site.tried(sys.executable, "-m", "ftsup", "doctor", "c.yaml", "--cluster", "slurm", "--json", *words, cwd=work)
+    found: dict[str, list[tuple[str, str]]] = {}
+    for each in json.loads(done.stdout)["findings"]:
+        found.setdefault(each["rule"], []).append((each["level"], f"{each['text']}; {each['todo']}"))
+    return done.returncode, found
+
+
+def said(found: list[tuple[str, str]], level: str, words: str) -> bool:
+    return any(at == level and words in text for at, text in found)
+
+
+@odd_group
+def test_doctor_sees_what_is_odd_about_a_site_and_what_is_not(odd) -> None:
+    work = written(odd, "odd")
+    code, found = findings(odd, work)
+    assert code == 0, found
+    assert said(found["requeue"], "note", "JobRequeue is 0: jobs are not requeueable unless they ask")
+    assert said(found["requeue-exit"], "warning", "RequeueExit is 1: Slurm requeues a run that ftsup has stopped")
+    assert said(found["unkillable"], "warning", "UnkillableStepTimeout is 20s")
+    assert said(found["preemption"], "warning", "PreemptMode of partition main is CANCEL: a preempted job is cancelled")
+    assert said(found["preemption"], "note", "GraceTime is 20s and KillWait 5s")
+    assert said(found["forgetting"], "note", "MinJobAge is 2s: so long Slurm knows how a job ended, and without accounting")
+    assert said(found["kill-wait"], "warning", "KillWait is 5s")
+    assert said(found["tracking"], "note", "ProctrackType is proctrack/linuxproc")
+    assert said(found["batch-requeues"], "ok", "MaxBatchRequeue")
+    assert said(found["curve"], "ok", "pyzmq has CURVE")
+    code, found = findings(odd, work, "--set", "slurm.partition=tiny", "--set", "slurm.nodes=2")
+    assert code == 1
+    assert said(found["partition"], "problem", "slurm.time is 9min, and partition tiny allows 1min (MaxTime); set slurm.time: 1min")
+    assert said(found["partition"], "problem", "slurm.nodes is 2, and partition tiny has 1 node")
+
+
+def test_doctor_finds_an_ordinary_site_ordinary(real) -> None:
+    code, found = findings(real, written(real, "plain"))
+    assert code == 0, found
+    assert said(found["requeue"], "ok", "JobRequeue is 1")
+    assert said(found["preemption"], "ok", "nobody is preempted")
+    assert said(found["forgetting"], "ok", "MinJobAge is 15min")
+    assert "requeue-exit" not in found
+
+
+OPERATIONS = {
+    "submit": lambda slurm, script, _: slurm.submit(script),
+    "test_only": lambda slurm, script, _: slurm.submit(script, test_only=True),
+    "show": lambda slurm, _, job: slurm.show(job),
+    "show unknown": lambda slurm, *_: slurm.show("4000000"),
+    "queue": lambda slurm, *_: slurm.queue(),
+    "find": lambda slurm, script, _: slurm.find(script),
+    "requeue": lambda slurm, _, job: slurm.requeue(job),
+    "cancel": lambda slurm, _, job: slurm.cancel(job),
+    "nodes": lambda slurm, *_: slurm.nodes(),
+    "partitions": lambda slurm, *_: slurm.partitions(),
+    "avoid": lambda slurm, _, job: slurm.avoid(job, ["n1"]),
+    "config": lambda slurm, *_: slurm.config(),
+    "release": lambda slurm, _, job: slurm.release(job),
+    "start_now": lambda slurm, _, job: slurm.start_now(job),
+}
+
+
+def outcome(op: str, slurm, script: Path, job: str) -> str:
+    try:
+        return f"answered {OPERATIONS[op](slurm, script, job)}"
+    except SlurmError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@odd_group
+@pytest.mark.parametrize("way", ["killed", "frozen"])
+def test_while_munge_is_away_each_operation_is_unavailable_and_none_is_refused_or_gone(odd, way: str) -> None:
+    script = odd.folder / "job.sh"
+    script.write_text("#!/bin/bash\nsleep 600\n")
+    odd.give(odd.folder)
+    slurm = Commands(environ=os.environ | odd.cluster.commands(), deadline_s=6)
+    job = slurm.submit(script, args=[f"--chdir={odd.folder}", "--hold"])
+    assert {name for name in dir(Commands) if not name.startswith("_")} == {op.split()[0] for op in OPERATIONS} - {"test_only"}
+    odd.cluster.kill("munged") if way == "killed" else odd.cluster.freeze("munged")
+    try:
+        with ThreadPoolExecutor(len(OPERATIONS)) as pool:
+            found = dict(zip(OPERATIONS, pool.map(lambda op: outcome(op, slurm, script, job), OPERATIONS), strict=True))
+    finally:
+        odd.cluster.start("munged") if way == "killed" else odd.cluster.thaw("munged")
+    kinds = {op: text.partition(":")[0] for op, text in found.items()}
+    assert kinds.pop("submit") in {"Unavailable", "Unanswered"}, found
+    assert set(kinds.values()) == {"Unavailable"}, found
+    assert all("or munge does not answer" in text for text in found.values()), found
+    assert slurm.show(job).state is JobState.PENDING
+    slurm.cancel(job)
+
+
+@odd_group
+def test_a_job_that_slurm_has_forgotten_is_what_the_run_itself_says(odd) -> None:
+    """Without accounting: one that finished, and one whose batch script was killed, so that nobody wrote an end down."""
+    done, killed = odd.submit("done"), odd.submit("killed", checkpoint={"dir": str(odd.folder / "killed" / "ckpt")})
+    for run in (done, killed):
+        run.until_trains()
+    done.finish()
+    killed.bash().kill()
+    for run in (done, killed):
+        run.until(lambda run=run: odd.slurm.show(run.job).state is JobState.GONE, within_s=FORGETS_S)
+    assert "finished" in odd.ftsup("status", cwd=done.work)
+    killed.until(lambda: f"job {killed.job} is not known to Slurm any more" in odd.ftsup("status", cwd=killed.work))
+    assert "finished" not in odd.ftsup("status", cwd=killed.work)
+    stop = odd.tried(sys.executable, "-m", "ftsup", "stop", cwd=killed.work)
+    assert (stop.returncode, "is not known to Slurm any more" in stop.stderr) == (1, True)
+    heir = odd.submit("heir", checkpoint={"dir": str(odd.folder / "killed" / "ckpt")})  # its checkpoints are nobody's now
+    heir.until_trains()
+    heir.finish()
+    assert heir.until(lambda: heir.orders(ev.Decide))[-1].verdict.kind is VerdictKind.FINISHED

@@ -122,6 +122,18 @@ def test_every_word_of_no_answer_is_found_in_a_sentence():
         assert (type(error), error.hint) == (Unavailable, hint)
 
 
+def test_a_command_that_was_cut_short_names_both_that_may_be_away():
+    late = failure(Done(argv=("squeue",), code=None, why="timed out after 30 s"))  # without munge a command tries for 50 s in silence
+    assert (late.message, "(slurmctld) or munge does not answer" in late.hint) == ("squeue: timed out after 30 s", True)
+
+
+def test_test_only_puts_nothing_into_the_queue_whatever_became_of_its_answer():
+    _, slurm = asked({"code": None, "why": "timed out after 30 s"})
+    with pytest.raises(Unavailable) as caught:
+        slurm.submit(Path("/run/job.sh"), test_only=True)
+    assert not isinstance(caught.value, Unanswered)
+
+
 def test_what_an_update_says_when_nobody_answers():
     _, slurm = asked({"code": 1, "err": "Unexpected message received for job 12\n"})
     with pytest.raises(Unavailable, match="slurmctld"):
