@@ -52,7 +52,7 @@ def watch(ports: Ports, runs_dir: Path, *, once: bool, every: int, start_now: bo
     folder = ports.cwd / runs_dir
     with _locked(folder) as (memory, keep):
         minder = Minder(ports=ports, runs_dir=folder, memory=memory, start_now=start_now, acts=keep is not None)
-        failures = hurries = 0
+        failures = hurries = looks = 0
         while True:
             looked = minder.look()
             if keep is not None:
@@ -61,6 +61,9 @@ def watch(ports: Ports, runs_dir: Path, *, once: bool, every: int, start_now: bo
             if once:
                 return Exit.AGAIN if looked.away else Exit.OK
             sys.stdout.flush()
+            looks += 1
+            if looks == 1 and ports.terminal:
+                click.echo(f"{count(looked.minded, 'run')} in {runs_dir}, looked at every {every} s; Ctrl-C ends it", err=True)
             failures = failures + 1 if looked.away else 0
             hurries = hurries + 1 if looked.hurry else 0
             hurried = looked.hurry and hurries <= HURRIES

@@ -255,6 +255,8 @@ def batch_env(env: dict[str, str], *, store: Store, world: World, job: JobRec) -
         told |= {"SLURM_NTASKS": total, "SLURM_NPROCS": total}
     if "ntasks-per-node" in job.options:
         told["SLURM_NTASKS_PER_NODE"] = job.options["ntasks-per-node"]
+    if "cpus-per-task" in job.options:
+        told["SLURM_CPUS_PER_TASK"] = job.options["cpus-per-task"]
     if "open-mode" in job.options:
         told["SLURM_OPEN_MODE"] = "a" if job.append else "t"
     batch = {"ENVIRONMENT": "BATCH", "HOSTNAME": job.batch_host, recovery.STATE: str(store.root)}

@@ -538,6 +538,15 @@ def test_a_person_is_told_what_it_came_to(world, slurm, leader):
     result = CliRunner().invoke(watch, ["--once"], obj=ports)
     assert (result.stdout, result.stderr) == ("", "1 run looked at; 0 things done\n")
 
+    def ctrl_c(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    ports = type(ports)(**{name: getattr(ports, name) for name in ports.__slots__} | {"sleep": ctrl_c})
+    result = CliRunner().invoke(watch, [], obj=ports)
+    assert (result.stdout.strip(), result.exit_code) == ("", 1)
+    assert result.stderr.startswith("1 run in ftsup-runs, looked at every 60 s; Ctrl-C ends it\n")
+    look(world)  # the lock is free
+
 
 def test_the_lock_is_private(world, slurm, leader):
     world.run(jobs=f"{submitted(world)}\n", leader=leader)
