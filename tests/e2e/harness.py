@@ -30,6 +30,7 @@ from ftsup.ports import Job, JobState
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm.commands import Commands
 from tests.realslurm.cluster import Cluster
+from tests.realslurm.plainuser import ALICE
 
 TRAIN = Path(__file__).parent / "train.py"
 WITHIN_S = 90.0
@@ -180,23 +181,23 @@ def mock_site(folder: Path, *, nodes: int = 2, **settings: object) -> Iterator[S
 class RealSite(Site):
     """A folder of a plain user on a real Slurm. `cluster.admin` is the administrator's hand."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster = cluster
-        folder = cluster.work(name)
+    def __init__(self, cluster: Cluster, name: str, *, user: str) -> None:
+        self.cluster, self.user = cluster, user
+        folder = cluster.work(name, user=user)
         super().__init__(folder, cluster.env, mark=f"SLURM_SUBMIT_DIR={folder}/")
         self.uid = folder.stat().st_uid
 
     def as_user(self, argv: Sequence[str], cwd: Path) -> list[str]:
-        return self.cluster.argv(argv, cwd=cwd)
+        return self.cluster.argv(argv, cwd=cwd, user=self.user)
 
     def give(self, path: Path) -> None:
-        self.cluster.give(path)
+        self.cluster.give(path, user=self.user)
 
 
 @contextlib.contextmanager
-def real_site(cluster: Cluster, name: str) -> Iterator[RealSite]:
+def real_site(cluster: Cluster, name: str, *, user: str = ALICE) -> Iterator[RealSite]:
     """A running Slurm that others use as well; afterwards nothing of our jobs is left."""
-    site = RealSite(cluster, name)
+    site = RealSite(cluster, name, user=user)
     try:
         yield site
     finally:
@@ -221,8 +222,10 @@ class Run:
         return max(logs, key=lambda lines: lines[-1].n if lines else 0)
 
     def on(self, node: str) -> LocalDir:
-        """The node-local places of its user, under their usual names."""
-        tops = [base / f"ftsup-{self.site.uid}" for base in (self.local, Path("/dev/shm"))]  # noqa: S108
+        """The node-local places of its user, under their usual names or, where those were taken, under others."""
+        usual, below = f"ftsup-{self.site.uid}", Path(self.place.id.replace("/", "-"), self.job, node)
+        bases = (self.local, Path("/dev/shm"))  # noqa: S108
+        tops = [next((top for top in base.glob(f"{usual}-*") if (top / below).is_dir()), base / usual) for base in bases]
         return LocalDir(self.local, self.place.id, self.job, node, disk=tops[0], memory=tops[1])
 
     def own_log(self) -> Path:

@@ -1,4 +1,4 @@
-"""Plain users for a cluster that root starts: `alice`, whose jobs they are, and `mallory`, who shares the machine.
+"""Plain users for a cluster that root starts: `alice`, whose jobs they are, `mallory`, who shares the machine, and `bob`, his victim.
 
 They exist only in the cluster's own mount namespace, where /etc/passwd names them and folders that only root may enter (root's
 home, with an interpreter in it) are opened as far as our own files go. The machine itself stays as it was.
@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-ALICE, MALLORY = "alice", "mallory"
-UIDS = {ALICE: 20001, MALLORY: 20002}
+ALICE, MALLORY, BOB = "alice", "mallory", "bob"
+UIDS = {ALICE: 20001, MALLORY: 20002, BOB: 20003}
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 0x1000, 0x4000, 1 << 18, 2
 REPOSITORY = Path(__file__).parents[2]

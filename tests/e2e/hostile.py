@@ -1,0 +1,127 @@
+"""One story for both Slurms: a run, and another user of the machine who does what he can. He is told of once, and training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import psutil
+
+from ftsup import events as ev
+from ftsup.supervisor.keys import read_keys
+from tests.e2e import mallory
+from tests.e2e.harness import Run, Site, living
+
+FILES = 200
+"""What the leader may have open: fewer than the connections that are held against it."""
+KNOCKING_S = 12.0
+"""Longer than silent connections are kept (10 s): they come a second time."""
+SECRET = "hunter2-in-env"
+CONFIG = {
+    "workers_per_node": 1,
+    "setup": f"ulimit -n {FILES}; umask 000",
+    "env": {"TOKEN": SECRET},
+    "hang": {"step": "40s"},
+    "node_grace": "30s",
+    "lead_grace": "60s",
+}
+MEMORY = Path("/dev/shm")  # noqa: S108 - where it is on every Linux
+ROOT = os.geteuid() == 0
+
+
+@contextlib.contextmanager
+def planted(site: Site, *, memory: bool):
+    """He was there first, where everybody may write: our names are his."""
+    local = site.folder / "local"
+    local.mkdir()
+    local.chmod(0o1777)
+    usual = f"ftsup-{site.uid}"
+    in_memory = MEMORY / usual
+    try:
+        mallory.done(mallory.start("plant", folders=[str(local / usual)], files=[str(in_memory)] if memory else []), within_s=60)
+        yield
+    finally:
+        if memory:
+            in_memory.unlink(missing_ok=True)
+
+
+def knocked_at(run: Run) -> None:
+    """All that can be done at the port, while the ranks train; the same attempt trains afterwards, and nothing was lost."""
+    port = int((run.on("leader").root / "port.0").read_text())
+    leader, began = run.leader(), run.launches()
+    knocking = mallory.start("knock", port=port, seconds=KNOCKING_S)
+    try:
+        run.until(lambda: told(run)["crowd"])
+        run.until_trains(more=10)
+        assert leader.num_fds() < FILES
+        assert knocking.poll() is None, "he has given up before the ranks did ten steps"
+        found = mallory.done(knocking, within_s=120)
+    finally:
+        knocking.kill()
+    assert found["tried"] > mallory.HELD
+    run.until_trains(more=10)
+    assert run.launches() == began, run.story()
+    assert run.incidents() == run.events(ev.NodeSilent) == run.events(ev.StepEnded) == []
+    assert living(leader)
+
+
+def looked_at(run: Run) -> None:
+    """What he can see of it: names."""
+    keys = read_keys(run.place.keys)
+    secrets = [SECRET, keys.leader_public, keys.leader_secret, keys.node_public, keys.node_secret]
+    places = [run.place.root, run.place.keys, run.place.requests, run.place.root / "bash-requeues"]
+    places += [place for node in ("leader", *nodes(run)) for here in [run.on(node)] for place in (here.disk, here.memory, here.root)]
+    mine = psutil.Process(run.leader().pid).environ()
+    assert mine["FTSUP_LOCAL"], "a leader's environment can be read by its own user: the look below is one"
+    found = mallory.done(mallory.start("look", places=[str(place) for place in places], secrets=secrets), within_s=120)
+    assert found == {"opened": [], "seen": []}, found
+
+
+def nodes(run: Run) -> list[str]:
+    return sorted({event.node for event in run.events(ev.NodeUp)})
+
+
+def told(run: Run) -> Counter[str]:
+    """By kind, how often people were told of him."""
+    notes = [event for event in run.events(ev.Noted) if event.trouble and not event.over]
+    return Counter("place" if "is user" in note.text else note.trouble for note in notes)
+
+
+def explained(run: Run) -> Counter[str]:
+    """The same, as `ftsup explain` says it."""
+    lines = run.site.ftsup("explain", str(run.place.root), cwd=run.work).splitlines()
+    words = {"strangers": "does not have this run's key", "crowd": "so many strangers", "place": "is user"}
+    return Counter({kind: sum(word in line for line in lines) for kind, word in words.items()})
+
+
+def others_can_write(run: Run) -> list[str]:
+    """Files of the run that this umask would have opened to everybody; Slurm itself makes the batch script's output."""
+    paths = [path for path in run.place.root.rglob("*") if not path.name.startswith("slurm-") and "__pycache__" not in path.parts]
+    return [str(path) for path in paths if path.stat().st_mode & 0o022]
+
+
+def story(site: Site, *, memory: bool) -> None:
+    """`memory`: whether our name there can be taken."""
+    with planted(site, memory=memory) if ROOT else contextlib.nullcontext():
+        run = site.submit(**CONFIG)
+        run.until_trains()
+        if ROOT:
+            looked_at(run)
+        knocked_at(run)
+        supervisors = 1 + len(nodes(run))
+        wanted = {"strangers": 1, "crowd": 1} | ({"place": supervisors * (1 + memory)} if ROOT else {})
+        assert told(run) == wanted, told(run)
+        run.once(0, "exit")
+        run.until_judged(1)
+        run.until_trains(epoch=ev.Epoch(1, 2))
+        if ROOT:
+            assert others_can_write(run) == []
+        run.finish()
+        run.until_over()
+        assert told(run) == wanted
+        assert explained(run) == wanted | ({} if ROOT else {"place": 0}), json.dumps(wanted)
+        if memory:
+            assert list(MEMORY.glob(f"ftsup-{site.uid}-*")) == []
