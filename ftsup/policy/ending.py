@@ -32,6 +32,8 @@ CHAIN_S = 180.0
 """A successor takes several questions to Slurm, and is asked for by one child at a time."""
 ASK_AGAIN_S = 2.0
 """Between two looks at a state that is about to change."""
+SLOWER = 10.0
+"""What did not show in the first seconds is asked for less and less often: after ten minutes once a minute."""
 ASK_SOON_S = 60.0
 """Slurm did not answer: until it is asked again how long we have."""
 TOLD = 143
@@ -290,7 +292,8 @@ def _find_out(state: State, t: float) -> Change:
 def _termed_tick(state: State, t: float, _rules: Rules) -> Change:
     if state.end_t is not None and t >= state.end_t:
         return unexplained(state)
-    return replace(state, deadline_t=t + ASK_AGAIN_S), (ev.AskSlurm(),)
+    asked_s = 0.0 if state.end_t is None else t - (state.end_t - TERMED_S)
+    return replace(state, deadline_t=t + max(ASK_AGAIN_S, asked_s / SLOWER)), (ev.AskSlurm(),)
 
 
 def unexplained(state: State) -> Change:

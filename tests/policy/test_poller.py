@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from ftsup import events as ev
@@ -29,7 +31,7 @@ def test_in_a_long_quiet_run_slurm_is_asked_at_most_once_a_minute_whether_it_ans
             desk.tell(answer)
             assert not any(isinstance(order, ev.AskSlurm) for order in desk.orders)
     assert len(asked_t) >= HOURS * 3600 / 300 - 2, "an admin who moves the limit is followed"
-    assert min(later - sooner for sooner, later in zip(asked_t, asked_t[1:], strict=False)) >= 60.0
+    assert min(later - sooner for sooner, later in itertools.pairwise(asked_t)) >= 60.0
     assert desk.state.stage is Stage.RUN
 
 
@@ -47,3 +49,18 @@ def test_that_slurm_does_not_know_the_job_we_live_in_is_believed_when_it_says_so
     desk.tell(GONE)
     assert desk.kinds() == ["Leave", "Leave", "Quit"]
     assert desk.state.verdict is None, "the run is not over"
+
+
+def test_told_to_end_and_nobody_says_why_slurm_is_asked_less_and_less_often() -> None:
+    desk = Desk().running().tell(ev.Signalled(signal="SIGTERM"))
+    asked_t = [desk.t]
+    while desk.state.stage is Stage.TERMED and desk.state.end_t is not None:
+        desk.tell(ev.Tick())
+        if "AskSlurm" in desk.kinds():
+            asked_t.append(desk.t)
+            desk.tell(RUNS if len(asked_t) % 2 else LIMITED, after=0.0)
+    assert desk.kinds() == ["Leave", "Leave", "Quit"]
+    pauses = [later - sooner for sooner, later in itertools.pairwise(asked_t)]
+    assert pauses[:5] == [2.0] * 5
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 40.0
