@@ -88,7 +88,7 @@ def _launches(lines: Sequence[Line]) -> Iterator[str]:
             lives.pop(event.node, None)
         elif isinstance(event, ev.Launched):
             before = lives.setdefault(event.node, (event.epoch, event.pid))
-            if before != (event.epoch, event.pid):
+            if before[0] != event.epoch or len({before[1], event.pid} - {0}) > 1:  # 0: a new leader was told that it lives
                 yield f"attempt {event.epoch} was launched on {event.node} (line {line.n}) beside {before}"
     epochs = [line.event.epoch for line in lines if isinstance(line.event, ev.CheckpointPicked)]
     if epochs != sorted(set(epochs)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.ports import JobState
-from tests.e2e.harness import Run, for_s, living, until, words
+from tests.e2e.harness import Run, carrying, for_s, living, until, words
 from tests.e2e.sound import sound
 from tests.realslurm.cluster import REQUEUE_WAIT_S, Cluster, Plan
 
@@ -93,7 +94,8 @@ def test_the_controller_is_away_in_each_phase(own_site) -> None:
 
 
 def test_munge_is_away_while_training_breaks_and_restarts(own_site) -> None:
-    site = own_site(ONE)
+    """For less long than Slurm waits for a node."""
+    site = own_site(replace(ONE, settings={"SlurmdTimeout": "120"}))
     run = site.submit(waits={"ask": "5s"})
     run.until_trains(more=12)
     with away(site.cluster, "munged"):
@@ -103,8 +105,28 @@ def test_munge_is_away_while_training_breaks_and_restarts(own_site) -> None:
     run.until(lambda: [event for event in run.events(ev.Noted) if event.trouble == "slurm" and event.over])
     run.finish()
     assert run.until_over().exit_code == 0
-    assert [event.kind for event in run.events(ev.SlurmFailed)] == ["Unavailable"] * len(run.events(ev.SlurmFailed))
+    assert {event.kind for event in run.events(ev.SlurmFailed)} == {"Unavailable"}
     sound(run, told=[r"Slurm does not answer: .*[Mm]unge.*\("])
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(600)
+def test_munge_is_away_until_slurm_gives_the_node_up(own_site) -> None:
+    """It requeues the job and can tell nobody: our ranks end as soon as we hear of it, and the next grant is alone."""
+    site = own_site(ONE)
+    run = site.submit(waits={"ask": "5s"})
+    run.until_trains(more=12)
+    with away(site.cluster, "munged"):
+        run.until(lambda: "requeue job" in (site.cluster.folder / "slurmctld.log").read_text())
+        run.until_trains(more=12)
+    run.until(lambda: run.decision()["verdict"] == "requeue" or run.decision()["verdict"] == "requeued")
+    run.until(lambda: not list(carrying(f"FTSUP_MARK={run.place.id}/")), within_s=30)
+    if run.show().held:
+        site.run("scontrol", "release", run.job)  # what `ftsup watch` does
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    sound(run, told=[r"Slurm has given up this grant"])
 
 
 # Killed in each phase -----------------------------------------------------------------------------------------------------
@@ -261,7 +283,7 @@ def test_a_job_that_is_stuck_completing_comes_back_once(own_site, open_folder) -
         pass
     assert run.show().completing
     assert run.grants() == 1
-    assert "ending on its nodes" in site.ftsup("status", str(run.place.root), cwd=run.work)
+    assert "requeued" in site.ftsup("status", str(run.place.root), cwd=run.work).splitlines()[0]
     (open_folder / "ill").unlink()
     run.until_trains(epoch=ev.Epoch(2, 1))
     run.finish()
