@@ -206,7 +206,9 @@ class LocalDir:
         tops, strange = [], []
         for base in (self.base, _MEMORY):
             try:
-                base.mkdir(parents=True, exist_ok=True)
+                for folder in (*reversed(base.parents), base):
+                    if not folder.exists():
+                        folder.mkdir(mode=0o755, exist_ok=True)  # whatever the umask is
                 top = self._top(base)
                 strange += _unsafe(base)
             except OSError as error:

@@ -109,6 +109,16 @@ def test_a_disk_where_others_can_take_our_files_away_is_told(tmp_path: Path) -> 
     assert local(disk).claim().strange == ()
 
 
+def test_a_disk_that_is_made_can_be_written_by_us_alone_whatever_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        place = local(tmp_path / "some" / "where").claim()
+    finally:
+        os.umask(old)
+    assert place.strange == ()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "some", tmp_path / "some" / "where")] == [0o755, 0o755]
+
+
 def test_a_disk_that_cannot_be_used_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=f"{tmp_path}/file/disk cannot be used"):

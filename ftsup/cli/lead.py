@@ -106,7 +106,9 @@ def lead(run: Path, *, foreground: bool) -> int:
             _decide_against(place, config, dict(os.environ), why=error.message)
         raise
     local = LocalDir(config.local_base(grant.environ), place.id, grant.job, "leader").claim()
-    return Lead(place, config, grant, BootClock(), local).run()
+    code = Lead(place, config, grant, BootClock(), local).run()
+    local.leave()
+    return code
 
 
 def _decide_against(place: RunDir, config: Config, environ: dict[str, str], *, why: str) -> None:

@@ -73,7 +73,8 @@ def looked_at(run: Run) -> None:
     keys = read_keys(run.place.keys)
     secrets = [SECRET, keys.leader_public, keys.leader_secret, keys.node_public, keys.node_secret]
     places = [run.place.root, run.place.keys, run.place.requests, run.place.root / "bash-requeues"]
-    places += [place for node in ("leader", *nodes(run)) for here in [run.on(node)] for place in (here.disk, here.memory, here.root)]
+    places += [place for node in ("leader", *nodes(run)) for place in (run.on(node).disk, run.on(node).root)]
+    places += [run.on(node).memory for node in nodes(run)]
     mine = psutil.Process(run.leader().pid).environ()
     assert mine["FTSUP_LOCAL"], "a leader's environment can be read by its own user: the look below is one"
     found = mallory.done(mallory.start("look", places=[str(place) for place in places], secrets=secrets), within_s=120)
