@@ -47,6 +47,16 @@ class RunDir:
         """`name/time-hex`: unique on a site, and what people type."""
         return f"{self.root.parent.name}/{self.root.name}"
 
+    @property
+    def task(self) -> int | None:
+        """Which task of `slurm.array` it is; None: it is no part of an array."""
+        number = self.root.name.rpartition("_")[2]
+        return int(number) if "_" in self.root.name and number.isdecimal() else None
+
+    def of_task(self, task: int) -> RunDir:
+        """The run of a task, beside those of the others."""
+        return RunDir(self.root.with_name(f"{self.root.name}_{task}"))
+
     def named_from(self, cwd: Path) -> str:
         """What people type for it there: its id, or its path where that would need `--runs-dir`."""
         return self.id if self.root.parent.parent == cwd / "ftsup-runs" else str(self.root)
@@ -139,6 +149,11 @@ class RunDir:
     def watched(self) -> Path:
         """What `ftsup watch` said and did."""
         return self.root / "watch.jsonl"
+
+    @property
+    def array_script(self) -> Path:
+        """The script of all tasks of an array, in the run of its first."""
+        return self.root / "array.sbatch"
 
     @property
     def submitting(self) -> Path:

@@ -77,7 +77,8 @@ def options(config: Config, *, run: Path) -> list[str]:
         ("requeue" if slurm.requeue is Requeue.REQUEUE else "no-requeue", None, "slurm.requeue"),
         ("open-mode", "append", ""),
         ("propagate", "NONE", ""),
-        ("output", str(run).replace("%", "%%") + "/slurm-%j.out", "runs_dir"),
+        ("array", slurm.array, "slurm.array"),
+        ("output", str(run).replace("%", "%%") + ("_%a" if slurm.array else "") + "/slurm-%j.out", "runs_dir"),
     ]
     given += [(flag, value, f"slurm.extra.{flag}") for flag, value in slurm.flags]
     return [f"--{flag}" if value is None else f"--{flag}={sbatch_word(value, key=key)}" for flag, value, key in given if value != ""]
@@ -89,14 +90,18 @@ def default_template() -> str:
 
 
 def values(config: Config, *, run: RunDir, python: str) -> dict[str, str]:
-    """What a template's `{{ names }}` stand for: each is a whole word of bash, or lines. Values of `env` are not among them."""
+    """What a template's `{{ names }}` stand for: each is a whole word of bash, or lines. Values of `env` are not among them.
+
+    With `slurm.array` it is the script of all its tasks, and `run` what their run directories' names begin with.
+    """
+    task = '_"$SLURM_ARRAY_TASK_ID"' if config.slurm.array else ""
     return {
         "options": "\n".join(f"#SBATCH {option}" for option in options(config, run=run.root)),
         "setup": config.setup.replace("\r\n", "\n").replace("\r", "\n").strip("\n"),
         "workdir": shell_word(config.workdir),
         "python": shell_word(python),
-        "run": shell_word(str(run.root)),
-        "run_name": shell_word(run.id.replace("/", "-")),
+        "run": shell_word(str(run.root)) + task,
+        "run_name": shell_word(run.id.replace("/", "-")) + task,
         "local_dir": shell_word(config.local_dir) if config.local_dir else '"${TMPDIR:-/tmp}"',
         "leaders": str(config.policy.leaders),
         "requeue": "yes" if config.slurm.requeue is Requeue.REQUEUE else "no",

@@ -22,6 +22,7 @@ from ftsup.cli.cluster import Cluster
 from ftsup.cli.newrun import Lost, Typed, check_script, claimed, copy_worker, how_to_find, placed, read_typed, script_of, submit_run
 from ftsup.cli.ports import Ports
 from ftsup.config import Config, Loaded, from_json, load, to_json
+from ftsup.config.array import of_task
 from ftsup.config.doc import effective
 from ftsup.errors import ConfigError, Exit, FtsupError, RunError
 from ftsup.events import Decide
@@ -191,6 +192,7 @@ def _after(before: Before, file: Path | None, sets: tuple[str, ...], *, cwd: Pat
             path = run.config_yaml
     text = read_plain(path)
     config = placed(load(path, sets=every).config, cwd=base)
+    config = config if run.task is None else of_task(config, run.task)
     found = tuple(_differences(before.config, config))
     kept = Typed(file=str(path.absolute()) if path != run.config_yaml or typed is None else typed.file, sets=every, cwd=str(base))
     return After(

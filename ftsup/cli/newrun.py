@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,7 @@ from ftsup.cli import cluster
 from ftsup.cli.cluster import Cluster
 from ftsup.cli.ports import Ports
 from ftsup.config import Config, Share, to_json
+from ftsup.config.array import of_task, tasks
 from ftsup.errors import ConfigError, Exit, FtsupError, RunError, Unanswered, Unreadable
 from ftsup.incident import git
 from ftsup.plain import decode_plain, read_plain, told
@@ -76,15 +77,34 @@ def script_of(ports: Ports, config: Config, run: RunDir) -> str:
 
 
 @contextmanager
-def new_run(ports: Ports, config: Config, file: Path, *, sets: Sequence[str] = ()) -> Iterator[RunDir]:
+def new_runs(ports: Ports, config: Config, file: Path, *, sets: Sequence[str] = ()) -> Iterator[list[RunDir]]:
+    """The run directories of a submission: one, or one for each task of `slurm.array`, of which the first has the script of all."""
+    if not config.slurm.array:
+        with new_run(ports, config, file, sets=sets) as run:
+            yield [run]
+        return
+    base = run_dir(ports, config)
+    script = script_of(ports, config, base)
+    with ExitStack() as stack:
+        runs = [
+            stack.enter_context(new_run(ports, of_task(config, task), file, sets=sets, run=base.of_task(task)))
+            for task in tasks(config.slurm.array)
+        ]
+        _write(runs[0].array_script, script.encode("utf-8", "surrogateescape"), mode=0o600)
+        check_script(runs[0].array_script)
+        yield runs
+
+
+@contextmanager
+def new_run(ports: Ports, config: Config, file: Path, *, sets: Sequence[str] = (), run: RunDir | None = None) -> Iterator[RunDir]:
     """A new run directory with all that the leader needs; removed again when anything fails before the job is submitted.
 
-    `sets`: what was typed beside the file.
+    `sets`: what was typed beside the file. `run`: the one to make; left out, a new name.
     """
     workdir = Path(config.workdir)
     if not workdir.is_dir():
         raise ConfigError(f"workdir: {workdir} is no directory here")
-    run = run_dir(ports, config)
+    run = run_dir(ports, config) if run is None else run
     script = script_of(ports, config, run)
     mode = 0o750 if config.share is Share.GROUP else 0o700
     above = [path for path in reversed(run.root.parents) if not path.exists()]
@@ -173,20 +193,41 @@ def check_script(path: Path) -> None:
         )
 
 
+def submit_runs(ports: Ports, runs: Sequence[RunDir], chosen: Cluster) -> list[str]:
+    """Hand one script to Slurm for all of them; their job ids, of which an array's have their task."""
+    if runs[0].task is None:
+        return [submit_run(ports, run, chosen) for run in runs]
+    for run in runs[1:]:
+        cluster.remember(run, chosen)
+    array = _submitted(ports, runs[0], chosen, script=runs[0].array_script)
+    jobs = [f"{array}_{run.task}" for run in runs]
+    for run, job in zip(runs, jobs, strict=True):
+        _write_down(run, job)
+    return jobs
+
+
 def submit_run(ports: Ports, run: RunDir, chosen: Cluster) -> str:
     """Hand the script to Slurm; the job id, written down. Lost: nobody knows whether it is in the queue."""
+    job = _submitted(ports, run, chosen, script=run.script)
+    _write_down(run, job)
+    return job
+
+
+def _submitted(ports: Ports, run: RunDir, chosen: Cluster, *, script: Path) -> str:
     environ = chosen.environ(ports.environ)
     cluster.remember(run, chosen)
     try:
-        job = ports.slurm(environ).submit(run.script, env=environ)
+        return ports.slurm(environ).submit(script, env=environ)
     except (Unanswered, Unreadable, KeyboardInterrupt) as error:
         raise Lost(run, why=getattr(error, "message", "") or "interrupted") from error
+
+
+def _write_down(run: RunDir, job: str) -> None:
     with suppress(OSError):  # the job is in the queue: nothing may make us remove its directory now
         fd = os.open(run.jobs, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o640)
         with os.fdopen(fd, "w") as file:
             file.write(f"{job}\n")
         run.jobs.chmod(0o640)
-    return job
 
 
 @contextmanager

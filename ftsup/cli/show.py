@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -42,10 +42,14 @@ ASK_S = 60.0
 def status(ports: Ports, run: str | None, runs_dir: Path, *, as_json: bool, watch: str | None) -> None:
     """Show how RUN is doing, and what comes next.
 
-    RUN is a path, a name, the beginning of one, or a job id; left out: the newest run.
+    RUN is a path, a name, the beginning of one, or a job id; left out: the newest run. Of an array that is named as a whole, a line a task.
     """
     run, every_s = _watch(run, watch)
-    found = runs.find(run, runs_dir=ports.cwd / runs_dir)
+    every = runs.find_all(run, runs_dir=ports.cwd / runs_dir)
+    if len(every) > 1 and every_s is None:
+        _tasks(ports, every, as_json=as_json)
+        return
+    found = every[0] if len(every) == 1 else runs.find(run, runs_dir=ports.cwd / runs_dir)
     slurm = _Slurm(ports, found)
     name = found.named_from(ports.cwd)
     if every_s is not None:
@@ -53,6 +57,12 @@ def status(ports: Ports, run: str | None, runs_dir: Path, *, as_json: bool, watc
         return
     facts = slurm.page(runs.read(found), name=name)
     click.echo(msgspec.json.format(msgspec.json.encode(facts), indent=1).decode() if as_json else text(facts, now=ports.now()))
+
+
+def _tasks(ports: Ports, every: Sequence[RunDir], *, as_json: bool) -> None:
+    """Of an array: a line each."""
+    read = [brief(run, now=ports.now()) for run in every]
+    click.echo(msgspec.json.format(msgspec.json.encode(read), indent=1).decode() if as_json else table(read))
 
 
 def _watch(run: str | None, watch: str | None) -> tuple[str | None, float | None]:

@@ -159,8 +159,16 @@ def pause(ports: Ports, run: str | None, runs_dir: Path) -> int:
 @runs_dir_option
 @with_ports
 def cancel(ports: Ports, run: str | None, runs_dir: Path) -> None:
-    """End RUN for good: it is not requeued, and a requeue under way is taken back."""
-    view = _read(ports, run, runs_dir)
+    """End RUN for good: it is not requeued, and a requeue under way is taken back.
+
+    Of an array that is named as a whole, every task ends.
+    """
+    every = runs.find_all(run, runs_dir=ports.cwd / runs_dir)
+    for one in every:
+        _cancel(ports, msgspec.structs.replace(runs.read(one), id=one.named_from(ports.cwd)))
+
+
+def _cancel(ports: Ports, view: View) -> None:
     if view.story.stage is not Stage.PAUSED and _over(view):
         return
     found = RunDir(Path(view.path))

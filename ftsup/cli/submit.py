@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from ftsup.cli import cluster, complete
 from ftsup.cli.cluster import Cluster, Kind
 from ftsup.cli.group import Choice, examples
-from ftsup.cli.newrun import check_script, new_run, placed, run_dir, script_of, submit_run
+from ftsup.cli.newrun import check_script, new_runs, placed, run_dir, script_of, submit_runs
 from ftsup.cli.options import file_argument, runs_dir_option, set_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.cli.warn import warnings
 from ftsup.config import Config, load, short_warning
+from ftsup.config.array import of_task, tasks
 from ftsup.errors import SlurmError
 from ftsup.rundir import RunDir
 
@@ -89,7 +90,8 @@ def submit(
             raise click.UsageError("--continue goes on where RUN was, as its owner: without --dry-run, --force and --cluster")
         from ftsup.cli.goon import go_on  # noqa: PLC0415 - it reads logs
 
-        _submitted(*go_on(ports, continued, runs_dir=runs_dir, file=file, sets=sets), ports.cwd)
+        run, job = go_on(ports, continued, runs_dir=runs_dir, file=file, sets=sets)
+        _submitted([run], [job], ports.cwd)
         return
     if file is None:
         raise click.UsageError("Missing argument 'FILE'. `ftsup init` writes one.")
@@ -108,23 +110,25 @@ def submit(
         click.echo(sentence, err=True)
     from ftsup.cli.owners import refuse_taken  # noqa: PLC0415 - it reads logs
 
-    refuse_taken(config, ports=ports)
+    for one in [of_task(config, task) for task in tasks(config.slurm.array)] or [config]:
+        refuse_taken(one, ports=ports)
     settings = _settings(ports, chosen)
     if not chosen.state:
         chosen = replace(chosen, name=settings.get("ClusterName", ""))
-    with new_run(ports, config, file, sets=sets) as run:
+    with new_runs(ports, config, file, sets=sets) as runs:
         for warning in (
             *warnings(config, python=ports.python, one_machine=bool(chosen.state), environ=ports.environ),
             *_late_warning(config, settings),
         ):
             click.echo(f"warning: {warning}", err=True)
-        job = submit_run(ports, run, chosen)
-    _submitted(run, job, ports.cwd)
+        jobs = submit_runs(ports, runs, chosen)
+    _submitted(runs, jobs, ports.cwd)
 
 
-def _submitted(run: RunDir, job: str, cwd: Path) -> None:
-    click.echo(f"job {job}: {run.id}")
-    name = run.named_from(cwd)
+def _submitted(runs: list[RunDir], jobs: list[str], cwd: Path) -> None:
+    for run, job in zip(runs, jobs, strict=True):
+        click.echo(f"job {job}: {run.id}")
+    name = runs[0].named_from(cwd)
     for command, what in (("status", "how it is doing"), ("logs -f", "what it prints"), ("cancel", "ends it for good")):
         click.echo(f"  ftsup {command} {name}  # {what}", err=True)
 

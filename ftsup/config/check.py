@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import PurePath
 
+from ftsup.config.array import TASK, tasks
 from ftsup.config.keys import Config, Handlers, Launch, SlurmOptions, To
 from ftsup.config.read import Finding
 from ftsup.config.values import close
@@ -19,6 +20,7 @@ def findings(config: Config) -> Iterator[Finding]:
     yield from _warning_findings(config)
     yield from _command_findings(config)
     yield from _extra_findings(config)
+    yield from _array_findings(config)
     for name in config.env:
         if name in _TORCHRUN or name.startswith("FTSUP_"):
             yield Finding(f"env.{name}", f"is set by {'torchrun' if name in _TORCHRUN else 'ftsup'} for each rank; leave it out")
@@ -104,6 +106,17 @@ def _command_findings(config: Config) -> Iterator[Finding]:
         yield Finding("resume_args", "there is nothing to resume from: checkpoint.dir is empty", ("checkpoint.dir",))
 
 
+def _array_findings(config: Config) -> Iterator[Finding]:
+    spec, folder = config.slurm.array, config.checkpoint.dir
+    if spec and not tasks(spec):
+        yield Finding("slurm.array", f"{spec}: there is no task in it")
+    elif len(tasks(spec)) > 1 and folder and TASK not in folder:
+        text = f"{folder}: the tasks of slurm.array would share one directory: put {TASK} into it, which stands for a task's number"
+        yield Finding("checkpoint.dir", text, ("slurm.array",))
+    elif not spec and TASK in folder:
+        yield Finding("checkpoint.dir", f"{folder}: {TASK} stands for a task's number, and slurm.array is empty", ("slurm.array",))
+
+
 def _extra_findings(config: Config) -> Iterator[Finding]:
     for flag, value in config.slurm.flags:
         key = f"slurm.extra.{flag}"
@@ -114,7 +127,6 @@ def _extra_findings(config: Config) -> Iterator[Finding]:
 
 
 OWNED = {
-    "array": "one run is one job: submit as many as you need",
     "chdir": "workdir",
     "clusters": "a run lives on one cluster: submit there",
     "error": "the script's output lies in the run directory",

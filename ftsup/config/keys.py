@@ -37,6 +37,13 @@ Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", extra={"allo
 Flag = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9-]+$", extra={"allowed": "a long option of sbatch without its dashes, such as mail-type"})
 ]
+Array = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\d{1,7}(-\d{1,7}(:[1-9]\d{0,6})?)?(,\d{1,7}(-\d{1,7}(:[1-9]\d{0,6})?)?)*(%[1-9]\d{0,6})?)?$",
+        extra={"allowed": "sbatch's way to write tasks, such as 0-9, 1,3,5 or 1-4%2"},
+    ),
+]
 FlagValue = str | int | bool | None | tuple[str | int, ...]
 
 
@@ -141,6 +148,13 @@ class SlurmOptions(Section, frozen=True, kw_only=True):
         ),
     ] = Client.AUTO
     exclude: Annotated[Args, Meta(description="nodes never to be used, hostlists allowed: [gpu003, 'gpu[10-12]']")] = ()
+    array: Annotated[
+        Array,
+        Meta(
+            description="tasks of a job array, as sbatch takes them (1-4%2: four, two at once). Each is a run of its own; {task} is its "
+            "number in command, checkpoint.dir and the values of env"
+        ),
+    ] = ""
     extra: Annotated[
         dict[Flag, FlagValue],
         Meta(

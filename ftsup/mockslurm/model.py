@@ -132,6 +132,16 @@ class StepRec(msgspec.Struct, kw_only=True):
     stepds: dict[str, Ident] = {}
 
 
+class ArrayRec(msgspec.Struct, frozen=True, kw_only=True):
+    """Which task of which array a job is."""
+
+    job: int
+    task: int
+    most: int = 0
+    """So many of its tasks may run at once; 0: all."""
+    tasks: list[int] = []
+
+
 class JobRec(msgspec.Struct, kw_only=True):
     """One job, from sbatch until it is forgotten."""
 
@@ -153,7 +163,9 @@ class JobRec(msgspec.Struct, kw_only=True):
     no_kill: bool = False
     excluded: list[str] = []
     required: list[str] = []
-    after: list[tuple[str, int]] = []
+    array: ArrayRec | None = None
+    after: list[tuple[str, str]] = []
+    """What it waits for: `afterany`, and a job as people name it."""
     warn_signal: int = 0
     warn_s: float = 0.0
     warn_batch: bool = False
@@ -211,6 +223,8 @@ class World(msgspec.Struct, kw_only=True):
     nodes: dict[str, NodeRec] = {}
     jobs: dict[int, JobRec] = {}
     next_job: int = 1
+    limits: dict[int, int] = {}
+    """Soft limits of whoever made it, which are those of its nodes: a job with --propagate=NONE gets them."""
     booted_at: float = 0.0
 
 
@@ -223,8 +237,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     cwd: str
     nodes: list[str]
-    limits: dict[int, int] = {}
-    """Soft limits of whoever made it, which are those of its nodes: a job with --propagate=NONE gets them."""
     tasks: list[int]
     """How many on each node."""
     stdout: str = ""

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ftsup.mockslurm import options, rules, show
+from ftsup.mockslurm import arrays, options, rules, show
 from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
 from ftsup.mockslurm.model import JobRec, NodeRec, Signal, World
 from ftsup.mockslurm.options import Parsed
@@ -42,8 +42,9 @@ def squeue(store: Store, arguments: Sequence[str]) -> int:
         return 0
     try:
         with controller(store) as (world, now):
-            wanted = _ids(given.get("jobs"))
-            if len(wanted) == 1 and wanted[0] not in world.jobs:
+            words = [word for word in given.get("jobs").split(",") if word]
+            wanted = [job.job for word in words for job in arrays.named(world, word)]
+            if words and not wanted:
                 print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
                 return 1
             rows = [job for job in sorted(world.jobs.values(), key=_order) if _shown(job, given, wanted)]
@@ -60,10 +61,6 @@ def squeue(store: Store, arguments: Sequence[str]) -> int:
 def _order(job: JobRec) -> tuple[int, int]:
     """Pending ones first, held last among them, as squeue sorts."""
     return (0 if job.state is JobState.PENDING and not job.completing else 1, job.job)
-
-
-def _ids(text: str) -> list[int]:
-    return [int(one.split("_")[0]) for one in text.split(",") if one.split("_")[0].isdigit()]
 
 
 def _shown(job: JobRec, given: Parsed, wanted: list[int]) -> bool:
@@ -188,11 +185,11 @@ def scancel(store: Store, arguments: Sequence[str]) -> int:
             return 1
     try:
         with controller(store) as (world, now):
-            for word in given.rest or [str(job.job) for job in world.jobs.values()]:
+            for word in given.rest or [arrays.name(job) for job in world.jobs.values()]:
                 job_text, _, step = word.partition(".")
-                job = world.jobs.get(int(job_text.split("_")[0]))
-                if job and _meant(job, given):
-                    _cancel(job, given, number=number, step=step, now=now)
+                for job in arrays.named(world, job_text):
+                    if _meant(job, given):
+                        _cancel(job, given, number=number, step=step, now=now)
     except Away:
         for word in given.rest:
             print(f"scancel: error: Kill job error on job id {word}: {CONNECT}", file=sys.stderr)

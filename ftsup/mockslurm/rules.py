@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 
+from ftsup.mockslurm import arrays
 from ftsup.mockslurm.model import BATCH, JobRec, NodeRec, PartitionRec, PreemptMode, Signal, StepRec, StepState, World
 from ftsup.ports import JobState
 
@@ -182,14 +183,13 @@ def _obstacle(world: World, job: JobRec, now: float) -> str:
         return dependency
     if job.num_nodes > len(world.nodes):
         return "PartitionConfig"
-    return "None"
+    return "JobArrayTaskLimit" if arrays.full(world, job) else "None"
 
 
 def _dependency(world: World, job: JobRec) -> str:
     """What other jobs it still waits for; those that are forgotten hold up nobody."""
-    for kind, number in job.after:
-        other = world.jobs.get(number)
-        if other is None or (kind == "after" and other.state is not JobState.PENDING):
+    for kind, other in ((kind, other) for kind, name in job.after for other in arrays.named(world, name)):
+        if kind == "after" and other.state is not JobState.PENDING:
             continue
         if not other.over:
             return "Dependency"

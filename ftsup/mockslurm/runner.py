@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
-from ftsup.mockslurm import processes, recovery, rules, stepd
+from ftsup.mockslurm import arrays, processes, recovery, rules, stepd
 from ftsup.mockslurm.model import BATCH, Ident, JobRec, Proctrack, Signal, StepRec, StepState, Task, World
 from ftsup.mockslurm.stepd import News, Order
 from ftsup.mockslurm.store import Store
@@ -249,7 +249,7 @@ class Runner:
 
 def batch_env(env: dict[str, str], *, store: Store, world: World, job: JobRec) -> dict[str, str]:
     """The environment of a batch script: what was exported, and what this grant is."""
-    told = {"SLURM_RESTART_COUNT": str(job.restarts)} if job.restarts else {}
+    told = arrays.env(job) | ({"SLURM_RESTART_COUNT": str(job.restarts)} if job.restarts else {})
     if job.options.keys() & {"ntasks", "ntasks-per-node"}:
         total = job.options.get("ntasks") or str(len(job.nodes) * job.tasks_per_node)
         told |= {"SLURM_NTASKS": total, "SLURM_NPROCS": total}
@@ -296,9 +296,10 @@ def main(root: str, job: str) -> NoReturn:
     os.umask(0o077)
     os.chdir("/")
     store = Store(Path(root))
-    if store.read().settings.proctrack is Proctrack.CGROUP:
+    world = store.read()
+    if world.settings.proctrack is Proctrack.CGROUP:
         processes.adopt_orphans()
-    Runner(store, int(job)).run()
     if world.jobs[int(job)].options.get("propagate") == "NONE":
         processes.set_soft_limits(world.limits)
+    Runner(store, int(job)).run()
     os._exit(0)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from ftsup.errors import FtsupError
-from ftsup.mockslurm import options, rules
+from ftsup.mockslurm import arrays, options, rules
 from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
 from ftsup.mockslurm.model import BATCH, JobRec, Task, World
 from ftsup.mockslurm.options import Parsed, fail
@@ -38,16 +41,23 @@ def main(store: Store, arguments: Sequence[str]) -> int:
     inside = options.parse(options.SBATCH, options.sbatch_lines(script))
     env = {name: os.environ[variable] for variable, name in FROM_ENV.items() if variable in os.environ}
     given = Parsed(values=_merge(inside.values, env, typed.values), rest=words)
-    if given.has("array"):
-        fail("sbatch", "The mock has no job arrays")
     job = _job(given, path)
+    try:
+        tasks = arrays.parse(given.get("array"))[0] if given.has("array") else []
+    except ValueError:
+        fail("sbatch", "Batch job submission failed: Invalid job array specification")
     try:
         with controller(store) as (world, now):
             _check(world, given, job)
             if given.has("test-only"):
                 _would_start(world, job, now)
                 return 0
-            _admit(store, world, job, now, script=script, given=given)
+            first, spec = world.next_job, given.get("array")
+            for number, task in arrays.numbered(spec, first) if tasks else [(first, None)]:
+                one = msgspec.convert(msgspec.to_builtins(job), type=JobRec)  # a list of its own each
+                one.job, one.array = number, task
+                _admit(store, world, one, now, script=script, given=given)
+            world.next_job += max(len(tasks), 1)
     except Away:
         if given.has("test-only"):
             print(f"allocation failure: {CONNECT}", file=sys.stderr)
@@ -58,7 +68,7 @@ def main(store: Store, arguments: Sequence[str]) -> int:
             print(f"allocation failure: {refusal}", file=sys.stderr)
             return 1
         fail("sbatch", f"Batch job submission failed: {refusal}")
-    print(job.job if given.has("parsable") else f"Submitted batch job {job.job}")
+    print(first if given.has("parsable") else f"Submitted batch job {first}")
     return 0
 
 
@@ -165,9 +175,9 @@ def _set_lists(job: JobRec, given: Parsed) -> None:
         fail("sbatch", f"Batch job submission failed: {rules.UNKNOWN_NODE}")
     for clause in filter(None, given.get("dependency").replace("?", ",").split(",")):
         kind, _, numbers = clause.partition(":")
-        if kind not in {"after", "afterany", "afterok", "afternotok"} or not all(one.isdigit() for one in numbers.split(":")):
+        if kind not in {"after", "afterany", "afterok", "afternotok"} or not re.fullmatch(r"\d+(_\d+)?(:\d+(_\d+)?)*", numbers):
             fail("sbatch", "Batch job submission failed: Job dependency problem")
-        job.after += [(kind, int(one)) for one in numbers.split(":")]
+        job.after += [(kind, one) for one in numbers.split(":")]
 
 
 def _check(world: World, given: Parsed, job: JobRec) -> None:
@@ -194,8 +204,7 @@ def _would_start(world: World, job: JobRec, now: float) -> None:
 
 def _admit(store: Store, world: World, job: JobRec, now: float, *, script: str, given: Parsed) -> None:
     """Number the job, copy what it needs, put it into the queue."""
-    job.job, job.submit_at, job.eligible_at = world.next_job, now, now
-    world.next_job += 1
+    job.submit_at = job.eligible_at = now
     if given.get("begin").isdigit():
         job.eligible_at = float(given.get("begin"))
     folder = store.job_dir(job.job)
@@ -227,7 +236,8 @@ def _path(name: str, job: JobRec) -> str:
     """A log's path with what is known at submission filled in; the rest is filled in on the node."""
     if not name.startswith("/"):
         name = f"{job.workdir}/{name}"
-    values = {"j": str(job.job), "J": str(job.job), "A": str(job.job), "a": "4294967294", "x": job.name, "u": getpass.getuser(), "b": "0"}
+    array, task = (str(job.array.job), str(job.array.task)) if job.array else (str(job.job), "4294967294")
+    values = {"j": str(job.job), "J": str(job.job), "A": array, "a": task, "x": job.name, "u": getpass.getuser(), "b": "0"}
     parts = name.split("%%")
     for letter, value in values.items():
         parts = [part.replace(f"%{letter}", value) for part in parts]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ftsup.errors import FtsupError
-from ftsup.mockslurm import options, rules, show
+from ftsup.mockslurm import arrays, options, rules, show
 from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
 from ftsup.mockslurm.model import JobRec, PartitionRec, World
 from ftsup.mockslurm.options import Parsed
@@ -66,7 +66,8 @@ def _each(store: Store, words: list[str], change: Callable[[World, JobRec, float
             try:
                 with controller(store) as (world, now):
                     try:
-                        change(world, rules.find(world, _number(text)), now)
+                        for job in arrays.named(world, text) or [rules.find(world, _number(text))]:
+                            change(world, job, now)
                     except rules.Refusal as refusal:
                         problem = str(refusal)
             except Away:
@@ -79,8 +80,7 @@ def _each(store: Store, words: list[str], change: Callable[[World, JobRec, float
 
 
 def _number(text: str) -> int:
-    digits = text.split("_", maxsplit=1)[0]
-    return int(digits) if digits.isdigit() else -1
+    return int(text) if text.isdigit() else -1
 
 
 def _requeue(store: Store, words: list[str], _: Parsed) -> int:
@@ -268,9 +268,9 @@ def _block(lines: list[str], given: Parsed) -> str:
 def _show_jobs(store: Store, name: str, given: Parsed) -> int:
     try:
         with controller(store) as (world, now):
-            if name and _number(name) not in world.jobs:
+            wanted = arrays.named(world, name) if name else list(world.jobs.values())
+            if name and not wanted:
                 return _say("slurm_load_jobs error: Invalid job id specified")
-            wanted = [world.jobs[_number(name)]] if name else list(world.jobs.values())
             blocks = [_block(show.show_job(world, job, now=now, details=given.has("details")), given) for job in wanted]
     except Away:
         return _say(f"slurm_load_jobs error: {CONNECT}")

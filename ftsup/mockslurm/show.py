@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Callable
 
-from ftsup.mockslurm import rules
+from ftsup.mockslurm import arrays, rules
 from ftsup.mockslurm.client import VERSION
 from ftsup.mockslurm.model import JobRec, NodeRec, PreemptMode, World
 from ftsup.mockslurm.text import duration, instant
@@ -57,7 +57,7 @@ def show_job(world: World, job: JobRec, *, now: float, details: bool) -> list[st
     dependency = job.options.get("dependency", NULL) if job.reason == "Dependency" else NULL
     tasks = job.options.get("ntasks", str(job.num_nodes * job.tasks_per_node))
     return [
-        f"JobId={job.job} JobName={job.name}",
+        f"JobId={job.job}{arrays.shown(job)} JobName={job.name}",
         f"UserId={_user()} {group} MCS_label=N/A",
         f"Priority={_priority(job)} Nice=0 {account}",
         f"JobState={state(job)} Reason={job.reason} Dependency={dependency}",
@@ -210,8 +210,9 @@ def queue_fields(world: World, now: float) -> dict[str, tuple[str, Callable[[Job
         "a": ("ACCOUNT", lambda job: job.options.get("account", NULL)),
         "D": ("NODES", lambda job: str(len(job.nodes) or job.num_nodes)),
         "e": ("END_TIME", lambda job: instant(_end(job), empty="N/A")),
-        "F": ("ARRAY_JOB_ID", lambda job: str(job.job)),
-        "i": ("JOBID", lambda job: str(job.job)),
+        "F": ("ARRAY_JOB_ID", lambda job: str(job.array.job if job.array else job.job)),
+        "K": ("ARRAY_TASK_ID", lambda job: str(job.array.task) if job.array else "N/A"),
+        "i": ("JOBID", arrays.name),
         "{restartcnt}": ("RESTARTCNT", lambda job: str(job.restarts)),
         "j": ("NAME", lambda job: job.name),
         "l": ("TIME_LIMIT", lambda job: "UNLIMITED" if job.limit_s is None else duration(job.limit_s, short=True)),

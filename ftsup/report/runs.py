@@ -23,7 +23,8 @@ from ftsup.report.story import Stage, Story, tell
 from ftsup.report.words import one_line
 from ftsup.rundir import RunDir
 
-STAMP = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+STAMP = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}(_\d+)?")
+"""The name of a run directory: of an array's task, with its number."""
 _NEAR = 3
 _JOBS_BYTES = 1 << 20
 
@@ -81,7 +82,13 @@ def is_run(path: Path) -> bool:
 def places(runs_dir: Path) -> list[RunDir]:
     """What is named like a run below runs_dir, readable or not, the newest first (their names begin with the time)."""
     found = [path for path in runs_dir.glob("*/*") if STAMP.fullmatch(path.name)]
-    return [RunDir(path) for path in sorted(found, key=lambda path: (path.name, path.parent.name), reverse=True)]
+    return [RunDir(path) for path in sorted(found, key=_age, reverse=True)]
+
+
+def _age(path: Path) -> tuple[str, str, int]:
+    """An array's tasks beside each other, the first of them last: it is the newest there."""
+    stem, _, task = path.name.partition("_")
+    return stem, path.parent.name, -int(task or 0)
 
 
 def all_runs(runs_dir: Path) -> list[RunDir]:
@@ -96,22 +103,48 @@ def find(text: str | None, *, runs_dir: Path) -> RunDir:
     runs = all_runs(runs_dir)
     if not runs:
         raise RunError(f"no runs in {runs_dir}", hint="--runs-dir names another folder; `ftsup submit` makes runs")
-    if text is None:
-        return runs[0]
-    for same in (_has_job, _is_named, _begins):
-        if matching := [run for run in runs if same(run, text.rstrip("/"))]:
-            names = sorted({run.root.parent.name for run in matching})
-            if len(names) > 1 and same is _begins:
-                raise RunError(f"{text} begins the names of several runs: {', '.join(names[:5])}", hint="type more of it")
-            return matching[0]
+    found = _meant(text, runs)
+    if len(found) > 1:
+        first, last = found[0].id, found[-1].root.name.rpartition("_")[2]
+        raise RunError(f"{text or first} is an array of {len(found)} tasks", hint=f"name one: {first} to _{last}; ftsup list shows them")
+    if found:
+        return found[0]
+    assert text is not None
     if Path(text).is_dir():
         raise RunError(f"{text} is not a run directory: it has no config.json")
     hint = did_you_mean(text, [run.root.parent.name for run in runs], most=_NEAR) or "`ftsup list` shows them"
     raise RunError(f"no run is called {text} in {runs_dir}, and no run has that job id", hint=hint)
 
 
+def find_all(text: str | None, *, runs_dir: Path) -> list[RunDir]:
+    """As `find`; of an array that is named as a whole (by its job id, or by what its tasks' names begin with) every task."""
+    found = [] if text and is_run(Path(text)) else _meant(text, all_runs(runs_dir))
+    return found or [find(text, runs_dir=runs_dir)]
+
+
+def _meant(text: str | None, runs: Sequence[RunDir]) -> list[RunDir]:
+    """The run that is meant, or the tasks of the array."""
+    if text is None:
+        return _array_of(runs[0], runs) if runs else []
+    for same in (_has_job, _is_named, _begins):
+        if matching := [run for run in runs if same(run, text.rstrip("/"))]:
+            names = sorted({run.root.parent.name for run in matching})
+            if len(names) > 1 and same is _begins:
+                raise RunError(f"{text} begins the names of several runs: {', '.join(names[:5])}", hint="type more of it")
+            exact = [run for run in matching if text.rstrip("/") in {run.id, run.root.name, *jobs(run)}]
+            return exact[:1] or _array_of(matching[0], matching)
+    return []
+
+
+def _array_of(first: RunDir, runs: Sequence[RunDir]) -> list[RunDir]:
+    """It, and those of `runs` that are tasks of the same array."""
+    stem = first.root.name.partition("_")[0]
+    same = [run for run in runs if run.root.parent == first.root.parent and run.root.name.partition("_")[0] == stem]
+    return same if first.task is not None else [first]
+
+
 def _has_job(run: RunDir, text: str) -> bool:
-    return text in jobs(run)
+    return any(text in {job, job.partition("_")[0]} for job in jobs(run))
 
 
 def _is_named(run: RunDir, text: str) -> bool:

@@ -27,7 +27,17 @@ from ftsup.slurm.jobs import FINISHED, duration_s
 
 _LETTERS = {"N": "nodes", "J": "job-name", "t": "time", "x": "exclude", "H": "hold", "p": "partition", "w": "nodelist"}
 _FLAGS = {"hold", "requeue", "no-requeue"}
-_NAMES = {"nodes", "job-name", "time", "exclude", "partition", "nodelist", "dependency", *_FLAGS}
+_NAMES = {"nodes", "job-name", "time", "exclude", "partition", "nodelist", "dependency", "array", *_FLAGS}
+
+
+def array_tasks(spec: str) -> list[int]:
+    """The tasks of `--array=0-6:2,9%2`; all of them may run at once here."""
+    found: set[int] = set()
+    for part in filter(None, spec.partition("%")[0].split(",")):
+        span, _, stride = part.partition(":")
+        first, _, last = span.partition("-")
+        found |= set(range(int(first), int(last or first) + 1, int(stride or 1)))
+    return sorted(found)
 
 
 @dataclass(kw_only=True)
@@ -150,22 +160,27 @@ class FakeSlurm:
             if count > len(self.names) - len(excluded):
                 raise Refused("sbatch: allocation failure: Requested node configuration is not available")
             return f"Job 1 to start at {self.now_s:g} using {count} processors on nodes {compress(self.names[:count])} in partition main"
-        job_id = str(next(iter(self._ids)))
-        self.jobs[job_id] = Record(
+        number = str(next(iter(self._ids)))
+        tasks = [f"{number}_{task}" for task in array_tasks(options.get("array", ""))]
+        for job_id in tasks or [number]:
+            self.jobs[job_id] = self._record(job_id, script, options, env or {})
+        return number
+
+    def _record(self, job_id: str, script: Path, options: Mapping[str, str], env: Mapping[str, str]) -> Record:
+        return Record(
             job_id=job_id,
             name=options.get("job-name", getattr(script, "name", "")),
-            num_nodes=count,
+            num_nodes=int(options.get("nodes", "1").split("-")[0]),
             limit_s=duration_s(options.get("time", "UNLIMITED")),
             requeueable="no-requeue" not in options,
             held="hold" in options,
-            excluded=excluded,
+            excluded=expand(options.get("exclude", "")),
             wanted=expand(options.get("nodelist", "")),
             eligible_s=self.now_s + self.start_delay_s,
-            env=scrubbed(env or {}),
+            env=scrubbed(env),
             script=str(script),
             after=tuple(options.get("dependency", "").split(":")[1:]),
         )
-        return job_id
 
     def show(self, job_id: str) -> Job:
         """COMPLETING hides the base state, as in a real Slurm's text."""
@@ -222,8 +237,11 @@ class FakeSlurm:
     def cancel(self, job_id: str) -> None:
         """A pending job is over at once; a job being requeued does not come back."""
         self._answers()
-        record = self.jobs.get(job_id)
-        if record is None or record.state in FINISHED:
+        for record in [record for name, record in self.jobs.items() if job_id in {name, name.partition("_")[0]}]:
+            self._cancel(record)
+
+    def _cancel(self, record: Record) -> None:
+        if record.state in FINISHED:
             return
         if record.state is JobState.RUNNING:
             record.exit_signal = 15
@@ -255,7 +273,7 @@ class FakeSlurm:
     def find(self, script: Path) -> list[str]:
         """By the path that was submitted."""
         self._answers()
-        return [record.job_id for record in self.jobs.values() if record.script == str(script)]
+        return [record.job_id.replace("_", "") for record in self.jobs.values() if record.script == str(script)]
 
     def config(self) -> dict[str, str]:
         """`settings`."""

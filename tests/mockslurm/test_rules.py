@@ -50,7 +50,7 @@ def test_wanted_nodes_are_taken(world):
         ({"held": True}, "JobHeldUser"),
         ({"now": 5.0}, "BeginTime"),
         ({"nodes": 5}, "PartitionConfig"),
-        ({"after": [("afterany", 1)]}, "Dependency"),
+        ({"after": [("afterany", "1")]}, "Dependency"),
     ],
 )
 def test_why_a_job_waits(world, more, reason):
@@ -62,7 +62,7 @@ def test_why_a_job_waits(world, more, reason):
 
 def test_dependent_jobs_start_when_the_other_is_over_as_they_wished(world):
     first = started(world)
-    waiting = {kind: add(world, after=[(kind, first.job)]) for kind in ("after", "afterany", "afterok", "afternotok")}
+    waiting = {kind: add(world, after=[(kind, str(first.job))]) for kind in ("after", "afterany", "afterok", "afternotok")}
     assert rules.schedule(world, 0.0) == [waiting["after"].job]
     rules.script_ended(first, 3 << 8, 1.0)
     assert rules.schedule(world, 1.0) == []

@@ -1,0 +1,131 @@
+"""Requeues on a real Slurm: once, to the right place, believed when seen; and where there are none, exactly one job that follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftsup import events as ev
+from ftsup.ports import JobState
+from tests.e2e.harness import Run, Site, stopped, until
+from tests.realslurm.cluster import Plan
+
+pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(300)]
+
+OWN = Plan(nodes=("n1", "n2", "n3"), partitions=("main Nodes=n1,n2,n3 Default=YES MaxTime=INFINITE DefaultTime=10",), users=True)
+
+
+def asked(run: Run, *words: str) -> None:
+    """`ftsup requeue`, typed where the configuration lies."""
+    run.site.ftsup("requeue", run.place.id, *words, cwd=run.work)
+
+
+def nodes(run: Run) -> list[tuple[str, ...]]:
+    """Of each grant."""
+    return list({(event.job, event.restarts): event.nodes for event in run.events(ev.LeaderStarted)}.values())
+
+
+def of_script(site: Site, script: Path) -> list[str]:
+    """All jobs of it that Slurm remembers."""
+    listed = site.run("squeue", "--states=all", "--noheader", "--format=%A %o").splitlines()
+    return sorted((line.split()[0] for line in listed if line.split(maxsplit=1)[1].strip() == str(script)), key=int)
+
+
+def follow(run: Run) -> Run:
+    """The run as its successor leads it."""
+    (_, following) = run.until(lambda: len(found := of_script(run.site, run.place.script)) > 1 and found)
+    later = Run(run.site, run.work, run.place, job=following)
+    run.site.runs.append(later)
+    return later
+
+
+def test_a_node_is_left_beside_the_users_own_and_given_again_it_is_left_again(real) -> None:
+    """Set in the COMPLETING window; taken from the list by somebody, the next leader finds itself on the node, and leaves it."""
+    run = real.submit(slurm={"nodes": 2, "exclude": ["n4"]}, workers_per_node=1)
+    run.until_trains()
+    bad = nodes(run)[0][0]
+    asked(run, "--avoid", bad)
+    run.until(lambda: run.show().state is JobState.PENDING)
+    assert set(run.show().excluded) == {bad, "n4"}
+    assert not run.place.requeue.exists()
+    real.run("scontrol", "update", f"JobId={run.job}", "ExcNodeList=n4")
+    run.until(lambda: run.grants() == 2)
+    assert bad in nodes(run)[1], "the first in Slurm's order"
+    run.until_trains(epoch=ev.Epoch(3, 1))
+    assert bad not in nodes(run)[2]
+    assert set(run.show().excluded) == {bad, "n4"}
+    assert [order.verdict.rule for order in run.orders(ev.Decide)] == ["requeue asked", "kept out"]
+    assert run.launches() == [ev.Epoch(1, 1), ev.Epoch(3, 1)]
+    run.finish()
+    assert run.until_over().restarts == 2
+
+
+def test_too_few_nodes_would_remain(real) -> None:
+    run = real.submit(slurm={"nodes": 3, "exclude": ["n4"]}, workers_per_node=1)
+    run.until_trains()
+    run.site.run("scontrol", "show", "job", run.job)
+    (run.place.requests / "r.json").write_text('{"request":"requeue","who":"ada","avoid":["n1"]}')
+    run.site.give(run.place.requests / "r.json")
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    assert "n1 may be used again: without them too few nodes remain for this job" in run.output()
+    assert run.show().excluded == ("n4",)
+    run.finish()
+    assert run.until_over().restarts == 1
+
+
+def test_spooled_while_the_controller_is_away_and_carried_out_without_a_leader(own_site) -> None:
+    """The leader dies while nobody answers it: the batch script requeues, and is the second chance to keep a node out."""
+    site = own_site(OWN)
+    run = site.submit(slurm={"nodes": 2}, workers_per_node=1)
+    run.until_trains()
+    bad = nodes(run)[0][0]
+    site.cluster.freeze("slurmctld")
+    try:
+        asked(run, "--avoid", bad)
+        run.until(lambda: run.place.requeue.exists() and run.orders(ev.Requeue))
+        leader = run.leader()
+        leader.kill()
+    finally:
+        site.cluster.thaw("slurmctld")
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    assert run.show().restarts == 1
+    assert run.show().excluded == (bad,)
+    assert bad not in nodes(run)[1]
+    assert not run.place.requeue.exists()
+    assert run.events(ev.AvoidSet) == [], "the leader did not live to it"
+    run.finish()
+    assert run.until_over().restarts == 1
+
+
+def test_refused_it_is_followed_by_exactly_one_job_although_its_leader_dies(real) -> None:
+    run = real.submit(slurm={"nodes": 2, "exclude": ["n4"]}, workers_per_node=1)
+    run.until_trains()
+    real.run("scontrol", "update", f"JobId={run.job}", "Requeue=0")  # what a site's submit plugin makes of --requeue
+    asked(run)
+    run.until(lambda: any(order.chain for order in run.orders(ev.Requeue)))
+    run.leader().kill()
+    after = follow(run)
+    after.until_trains(epoch=ev.Epoch(2, 1))
+    assert run.until_ended().state is JobState.COMPLETED
+    assert len(of_script(real, run.place.script)) == 2
+    assert after.show().excluded == ("n4",)
+    assert not run.place.requeue.exists()
+    after.finish()
+    assert after.until_over().restarts == 0
+    assert len(of_script(real, run.place.script)) == 2
+
+
+def test_cancelled_after_its_successor_was_submitted_the_run_does_not_come_back(real) -> None:
+    run = real.submit(slurm={"nodes": 1, "requeue": "chain"}, workers_per_node=1)
+    run.until_trains()
+    asked(run)
+    with stopped(run.bash()):  # or the job would have ended by itself
+        after = follow(run)
+        real.run("scancel", run.job)
+        until(lambda: run.show().completing or run.show().state is JobState.CANCELLED)
+    end = after.until_ended()
+    assert (run.show().state, end.state) == (JobState.CANCELLED, JobState.FAILED)
+    assert f"cancelled by scancel of job {run.job}" in run.output()
+    assert len(of_script(real, run.place.script)) == 2
+    assert len(run.launches()) == 1
