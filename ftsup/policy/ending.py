@@ -40,6 +40,8 @@ TOLD = 143
 """The code of a leader that was told to end and decided nothing: bash ends as well, and starts no other one."""
 ALONE_S = 10.0
 """A node was told to end, the leader was not, and the job runs: by then it is clear that somebody meant that node's supervisor only."""
+WARN_ASK_S = 10.0
+"""The most that a warning by EndTime waits for Slurm to say once more when that is: a busy controller may take its time."""
 EARLY_S = 90.0
 """The warning may come up to a minute early; one that is earlier was sent by a person."""
 TERMED_S = 600.0
@@ -161,22 +163,22 @@ def warned(state: State, event: ev.Warned, rules: Rules) -> Change:
         return state, ()
     state = _warned(state)
     if rules.can_requeue and state.end_t is None:
-        state = replace(state, end_t=event.t + max(rules.warning_s - _tail_s(state, rules), 0.0))
+        state = replace(state, end_t=event.t + max(rules.warning_s - tail_s(state, rules), 0.0))
     return state, (ev.AskSlurm(),)
 
 
 def _warned(state: State) -> State:
-    return replace(state, warned=True, answered=False, warn_t=None, warn_checked=False)
+    return replace(state, warned=True, answered=False, end_known=False, warn_t=None, warn_checked=False)
 
 
 def warn_due(state: State, t: float, rules: Rules) -> Change:
     """By EndTime the warning's time has come, and no signal: there is none, it is late, or it was lost. Asked once more, as in `due`."""
     if not state.warn_checked:
-        return replace(state, warn_checked=True, warn_t=t + min(rules.end_margin_s / 3, 5.0)), (ev.AskSlurm(),)
+        return replace(state, warn_checked=True, warn_t=t + min(rules.warning_s / 6, WARN_ASK_S)), (ev.AskSlurm(),)
     return _warned(state), ()
 
 
-def _tail_s(state: State, rules: Rules) -> float:
+def tail_s(state: State, rules: Rules) -> float:
     """What must be left before the limit when the requeue is asked for."""
     return (rules.kill_wait_s if state.kill_wait_s is None else state.kill_wait_s) + rules.end_margin_s
 
@@ -249,7 +251,7 @@ def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
         return state
     if event.left_s is None:
         return replace(state, end_t=None if not state.warned else state.end_t)
-    end_t = event.t + max(event.left_s - _tail_s(state, rules), 0.0)
+    end_t = event.t + max(event.left_s - tail_s(state, rules), 0.0)
     if state.end_checked and end_t <= event.t + 1.0:
         return replace(state, end_t=event.t)
     return replace(state, end_t=end_t, end_checked=False)
@@ -261,10 +263,10 @@ def _watch_end(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     if state.warned and state.answered and (left_s is None or left_s > rules.warning_s + EARLY_S):
         state = replace(state, warned=False)
     if state.warned or left_s is None:
-        return replace(state, warn_t=None, warn_checked=False)
+        return replace(state, warn_t=None, warn_checked=False, end_known=state.warned)
     warn_t = event.t + left_s - rules.warning_s
     if state.warn_checked and warn_t <= event.t + 1.0:
-        return _warned(state)
+        return replace(_warned(state), end_known=True)
     return replace(state, warn_t=warn_t, warn_checked=False)
 
 

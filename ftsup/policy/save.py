@@ -152,8 +152,8 @@ def _taken_back(state: State, save: Save) -> tuple[LeaderOrder, ...]:
 
 def _time(state: State, t: float, rules: Rules) -> Change:
     """What is due by now."""
-    if state.look_t is not None and t >= state.look_t:
-        return requeue(state, t, rules)
+    if state.look_t is not None and t >= state.look_t:  # no answer now; perhaps there was one since the warning
+        return _end_is(state, None if state.end_t is None else state.end_t - t + ending.tail_s(state, rules), t, rules)
     save = state.save
     if save is None or save.deadline_t is None or t < save.deadline_t:
         return state, ()
@@ -295,11 +295,16 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """After the warning's save: is the end near, as Slurm sees it? If not, somebody sent the signal by hand, or the limit was moved."""
     if state.look_t is None or state.stage is not Stage.RUN:
         return state, ()
-    if event.left_s is not None and event.left_s <= rules.warning_s + ending.EARLY_S:
-        return requeue(state, event.t, rules)
-    left = "there is no time limit" if event.left_s is None else f"the end is {event.left_s / 60:.0f} min away"
+    return _end_is(replace(state, end_known=True), event.left_s, event.t, rules)
+
+
+def _end_is(state: State, left_s: float | None, t: float, rules: Rules) -> Change:
+    """So far away; what Slurm has not said since the warning is near."""
+    if not state.end_known or (left_s is not None and left_s <= rules.warning_s + ending.EARLY_S):
+        return requeue(state, t, rules)
+    left = "there is no time limit" if left_s is None else f"the end is {left_s / 60:.0f} min away"
     text = f"saved{_at(state.saved_step)} because of the warning signal; {left}: training goes on"
-    end_t = None if event.left_s is None else state.end_t  # what the warning made us believe
+    end_t = None if left_s is None else state.end_t  # what the warning made us believe
     return replace(state, look_t=None, warned=False, end_t=end_t), (ev.Notify(kind="save", text=text),)
 
 

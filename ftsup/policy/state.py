@@ -220,6 +220,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     warn_checked: bool = False
     """Slurm was asked once more about the end, and `warn_t` is due."""
     warned: bool = False
+    end_known: bool = False
+    """Slurm has said since the warning when the end is."""
     answered: bool = False
     """What the warning wanted saved is saved, or cannot be."""
     told_in: Stage | None = None

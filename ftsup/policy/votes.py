@@ -40,6 +40,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """It got the request by its handler: it may leave, and perhaps some steps later."""
     said: bool = False
     """It said that it has saved."""
+    before: int | None = None
+    """What it had said before; None: nobody looked."""
 
 
 class Votes(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class Votes(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that were at or past N without having agreed, at the last look."""
     passed: frozenset[int] = frozenset()
     """Ranks that were past N, and had not asked yet, at the last look: what they save is of a later step."""
+    before: dict[int, int] = {}
+    """What ranks said that they had saved, when they were last looked at before COMMIT."""
     taken: dict[int, Taken] = {}
     missed: frozenset[int] = frozenset()
     """Ranks that had agreed, and went on without the others."""
@@ -93,7 +97,9 @@ def take(votes: Votes | None, order: ev.AskRanks) -> Votes:
         return Votes(order=order)
     again = order.ask is not Ask.COUNT and (order.ask, order.beats) == (votes.order.ask, votes.order.beats)
     committed = votes.order.ask is Ask.COMMIT  # there is no way back from it
-    return votes if again or committed or order.save < votes.order.save else Votes(order=order)
+    if again or committed or order.save < votes.order.save:
+        return votes
+    return Votes(order=order, before=votes.before if order.ask is Ask.COMMIT else {})
 
 
 def look(votes: Votes, view: View) -> Change:
@@ -143,7 +149,7 @@ def _vote(votes: Votes, view: View) -> Change:
     late = frozenset(rank for rank in view.ranks if _late(view.beats.get(rank), n))
     gone = view.ended.intersection(view.ranks)
     failed = late & votes.late or gone
-    votes = replace(votes, late=late)
+    votes = replace(votes, late=late, before={rank: beat.saved_step for rank, beat in view.beats.items()})
     ready = all(rank in view.beats and view.beats[rank].ack == n for rank in view.ranks)
     if failed or not view.ranks:
         return _say(votes, _voted(votes.order, ready=False)) if votes.said != _voted(votes.order, ready=False) else (votes, ())
@@ -160,7 +166,7 @@ def _follow(votes: Votes, view: View) -> Change:
     late = frozenset(rank for rank in view.ranks if _late(view.beats.get(rank), n))
     agreed = {rank: beat for rank in view.ranks if (beat := view.beats.get(rank)) is not None and beat.ack == n}
     took = {rank: beat for rank, beat in agreed.items() if beat.flags & Flag.TOOK}
-    now = {rank: votes.taken.get(rank) or _taken(beat, n, view, passed=rank in votes.passed) for rank, beat in took.items()}
+    now = {rank: votes.taken.get(rank) or _taken(beat, n, view, votes, rank) for rank, beat in took.items()}
     taken = {**votes.taken, **{rank: _went_on(one, took[rank]) for rank, one in now.items()}}
     lost = (late & votes.late) | view.ended.intersection(view.ranks)
     cut = {rank for rank in view.cut & taken.keys() if not (taken[rank].on or _told(taken[rank], took.get(rank)))}
@@ -185,12 +191,12 @@ def _follow(votes: Votes, view: View) -> Change:
     return _say(votes, over)
 
 
-def _taken(beat: Beat, n: int, view: View, *, passed: bool) -> Taken:
+def _taken(beat: Beat, n: int, view: View, votes: Votes, rank: int) -> Taken:
     """A rank that was not past N at the last look took it up at N, wherever it is by now."""
     step = step_of(beat, view.base_step)
-    at = step if step is None or passed else step - (beat.beats - n)
+    at = step if step is None or rank in votes.passed else step - (beat.beats - n)
     asks = bool(beat.flags & Flag.ASKS)
-    return Taken(beats=beat.beats, t=view.t, step=at, saves=asks, handler=not asks)
+    return Taken(beats=beat.beats, t=view.t, step=at, saves=asks, handler=not asks, before=votes.before.get(rank))
 
 
 def _went_on(taken: Taken, beat: Beat) -> Taken:
@@ -202,14 +208,16 @@ def _went_on(taken: Taken, beat: Beat) -> Taken:
 
 
 def _told(taken: Taken, beat: Beat | None) -> bool:
-    """It says that it has saved."""
-    return beat is not None and taken.step is not None and beat.saved_step >= taken.step
+    """It says that it has saved. The script's own count may be one behind: the request comes inside of its optimizer's step."""
+    if beat is None or taken.step is None:
+        return False
+    anew = taken.before is not None and beat.saved_step > taken.before
+    return beat.saved_step >= taken.step - anew
 
 
 def _saved(taken: Mapping[int, Taken], view: View) -> list[int | None]:
     """What ranks say that they saved, where they say so."""
-    told = ((one.step, view.beats[rank].saved_step) for rank, one in taken.items() if rank in view.beats)
-    return [saved for step, saved in told if step is not None and saved >= step]
+    return [view.beats[rank].saved_step for rank, one in taken.items() if _told(one, view.beats.get(rank))]
 
 
 def left(votes: Votes | None, fault: Fault) -> Fault:

@@ -221,5 +221,5 @@ def check_loading(run: Run, warn: Callable[[], object], near: Callable[[], objec
     assert {int(pid): int(rank) for pid, rank, _ in again} == pids, (again, run.story())
     assert (len(again), len(lines(run, "loaders"))) == (ranks, 2 * ranks), (again, run.story())
     assert (run.incidents(), run.launches()) == ([], [ev.Epoch(1, 1)]), run.story()
-    assert f"training is saved at step {step}" in run.orders(ev.Decide)[0].verdict.reason
+    assert f"training is saved at step {step}" in run.orders(ev.Decide)[0].verdict.reason, run.story()
     check_resumed(run, step)

@@ -100,6 +100,16 @@ def test_a_signal_by_hand_that_nobody_could_answer_does_not_keep_the_warning_fro
     assert "training is saved at step" in decided(world)[0][1]
 
 
+def test_what_slurm_said_since_the_warning_counts_when_it_is_silent_after_the_save() -> None:
+    """A busy controller must not make a requeue of a signal that was sent by hand."""
+    world = limited(900).warn(30).at(32, lambda: setattr(world, "slurm_away", True)).at(60, lambda: setattr(world, "slurm_away", False))
+    world.save_s = 10.0
+    requeued(world)
+    assert len(world.saves) == 2
+    assert world.t > BEGAN + 900 - RULES.warning_s
+    assert "the end is 14 min away: training goes on" in world.news[0]
+
+
 def test_the_limit_of_a_run_that_is_not_requeued_is_a_save_and_an_end() -> None:
     world = limited(200, script="exits", rules=replace(RULES, can_requeue=False))
     good(world.run())

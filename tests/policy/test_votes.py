@@ -151,6 +151,16 @@ def test_who_was_ended_in_its_save_has_not_saved() -> None:
     assert over(view(took, took), cut(on, told, rank=1)).missed == ()
 
 
+def test_a_script_that_counts_its_step_after_the_optimizer_has_saved_the_one_before() -> None:
+    proposed, _ = looks(Ask.PROPOSE, view(rank(N - 1, flags=Flag.HANDLES, saved_step=100)))
+    committed = votes.take(proposed, order(Ask.COMMIT))
+    says, on = view(handled(N, saved_step=109)), view(handled(N + 1, saved_step=109))
+    state, _ = votes.look(committed, says)
+    assert [event.step for event in votes.look(state, on)[1] if isinstance(event, ev.SaveOver)] == [109]
+    state, _ = votes.look(votes.take(Votes(order=order(Ask.PROPOSE), before={0: 109}), order(Ask.COMMIT)), says)
+    assert votes.look(state, on)[1] == ()
+
+
 def handled(beats: int, *, phase: Phase = Phase.STEP, saved_step: int = -1) -> Beat:
     """Its handler was called and came back."""
     return rank(beats, flags=Flag.HANDLES | Flag.TOOK, saved_step=saved_step)._replace(phase=phase)
