@@ -239,11 +239,6 @@ class LocalDir:
             with suppress(OSError):
                 self.memory.rmdir()
 
-    def found(self) -> LocalDir:
-        """The same where they were claimed before, by us or by a predecessor."""
-        disk, memory = (next(self._others(base), None) for base in (self.base, _MEMORY))
-        return replace(self, disk=disk, memory=memory)
-
     def _top(self, base: Path) -> Path:
         other = next(self._others(base), None)
         if other is not None:  # also where the usual name is free again: a predecessor may live there
