@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -73,11 +74,10 @@ def submit(site: Site, case: Case, *, lead_s: int, **more: object) -> Run:
     return site.submit(case.name, **merged(case.config(lead_s=lead_s), more))
 
 
-def saves(run: Run) -> list[tuple[int, int, str]]:
-    """Rank, step and place of each save."""
-    path = run.work / "saves"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [(int(rank), int(step), where) for rank, step, where, _ in map(str.split, lines)]
+def saves(run: Run, *, until_t: float = inf) -> list[tuple[int, int, str]]:
+    """Rank, step and place of each save, until some time on the leader's clock."""
+    found = lines(run, "saves")
+    return [(int(rank), int(step), where) for rank, step, where, t in found if float(t) <= until_t]
 
 
 def limit(run: Run, left_s: int) -> None:
@@ -151,7 +151,7 @@ def check(run: Run, case: Case, *, kill_wait_s: float, margin_s: float = MARGIN_
     if case.way == "deaf":
         assert not [order for order in run.orders(ev.AskRanks) if order.ask is not Ask.COUNT], run.story()
     if case.way == "deaf" or case.moment in UNTOLD:
-        assert saves(run) == []
+        assert saves(run, until_t=line.event.t) == []
         if case.moment != "hang":
             assert line.event.t >= latest_t - 8.0, (line.event.t - latest_t, run.story())
         return None
@@ -162,12 +162,13 @@ def check(run: Run, case: Case, *, kill_wait_s: float, margin_s: float = MARGIN_
 
 
 def _check_saved(run: Run, case: Case, line: Any, reason: str) -> int:
-    newest = max(step for _, step, _ in saves(run))
-    found = [one for one in saves(run) if one[1] == newest]
+    before = saves(run, until_t=line.event.t)
+    newest = max(step for _, step, _ in before)
+    found = [one for one in before if one[1] == newest]
     every = range(case.nodes * case.ranks)
-    assert sorted(rank for rank, _, _ in found) == list(every), (saves(run), run.story())
+    assert sorted(rank for rank, _, _ in found) == list(every), (before, run.story())
     assert {where for _, _, where in found} == {WAYS[case.way]}
-    assert len(saves(run)) == len(found) or case.moment == "save", (saves(run), run.story())
+    assert len(before) == len(found) or case.moment == "save", (before, run.story())
     assert reason == f"the time limit is near, and training is saved at step {newest}: requeue"
     over_t = max(event.t for event in (*run.events(ev.SaveOver), *run.events(ev.AttemptOver)) if event.t <= line.event.t)
     assert line.event.t - over_t <= SOON_S, run.story()
