@@ -3,7 +3,8 @@
 asks: asked() in the loop. Its own handler of SIGUSR1 (of SIGUSR2, where the way begins with "2"): handler saves and exits with code 3; text
 with a message; hard by os._exit(7); flag sets a flag, at which the loop saves and goes on; late looks at its flag every 20 steps; later
 too, and leaves with code 5. deaf: neither. More words: `step=` and `save=` say how long these take, `start=` what comes before the first
-step. `control/hang.<rank>`: that rank stands still, once. Each save is a line in `saves`: rank, step, where it happened, when by the boot clock, as ftsup's own.
+step. `control/hang.<rank>`: that rank stands still, once. Each save is a line in `saves`: rank, step, where it happened, when (by the
+boot clock, as ftsup's own).
 """
 
 from __future__ import annotations
