@@ -21,6 +21,7 @@ from ftsup.cli.options import file_argument, set_option
 from ftsup.cli.ports import Ports, with_ports
 from ftsup.cli.warn import warnings
 from ftsup.config import Config, Requeue, load
+from ftsup.config.array import of_task, tasks
 from ftsup.errors import RunError
 from ftsup.report import runs
 from ftsup.report.words import count
@@ -56,6 +57,7 @@ def run(ports: Ports, file: Path, sets: tuple[str, ...], *, force: bool) -> int:
             hint="type it in the shell of salloc, or in a batch script, without srun",
         )
     config = placed(load(file, sets=(*sets, "checkpoint.force=true") if force else sets).config, cwd=ports.cwd)
+    config = _of_this_task(config, ports.environ.get("SLURM_ARRAY_TASK_ID", ""))
     for line in _said(config, grant):
         click.echo(line, err=True)
     config = replace(config, slurm=replace(config.slurm, nodes=len(grant.nodes), requeue=Requeue.OFF))
@@ -75,6 +77,20 @@ def run(ports: Ports, file: Path, sets: tuple[str, ...], *, force: bool) -> int:
     for command, what in (("status", "how it is doing"), ("logs -f", "what the ranks print"), ("stop", "as Ctrl-C here")):
         click.echo(f"  ftsup {command} {name}  # {what}", err=True)
     return _become(ports, made, config)
+
+
+def _of_this_task(config: Config, here: str) -> Config:
+    """What is trained is one task of `slurm.array`: the one that this job is, or the only one."""
+    if not config.slurm.array:
+        return config
+    wanted = tasks(config.slurm.array)
+    found = [task for task in wanted if str(task) == here] or ([*wanted] if len(wanted) == 1 else [])
+    if not found:
+        raise RunError(
+            f"slurm.array is {config.slurm.array}, and `ftsup run` trains one task: this job is none of them",
+            hint=f"--set slurm.array={wanted[0]} names one; ftsup submit starts them all",
+        )
+    return of_task(config, found[0])
 
 
 def _said(config: Config, grant: Grant) -> Iterator[str]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from ftsup.config import Handlers, Requeue, short_warning
+from ftsup.config.array import tasks
 from ftsup.report.doctorfacts import Facts, Finding, note, ok, problem, warning
 from ftsup.units import duration
 
@@ -215,9 +216,12 @@ def node_loss(facts: Facts) -> Iterator[Finding]:
 
 
 def arrays_and_mpi(facts: Facts) -> Iterator[Finding]:
-    """MaxArraySize and MpiDefault: nothing to do, people ask."""
-    if size := facts.cluster.word("MaxArraySize"):
-        yield ok(f"MaxArraySize is {size}: ftsup submits no arrays, one run is one job")
+    """MaxArraySize, which the tasks of `slurm.array` must keep; and MpiDefault: nothing to do, people ask."""
+    size, spec = facts.cluster.word("MaxArraySize"), facts.config.slurm.array
+    if size.isdigit() and max(tasks(spec), default=0) >= int(size):
+        yield problem(f"MaxArraySize is {size}, and slurm.array is {spec}", f"number its tasks below {size}")
+    elif size:
+        yield ok(f"MaxArraySize is {size}: the numbers of slurm.array's tasks must be below it")
     if (mpi := facts.cluster.word("MpiDefault")) and mpi != "none":
         yield ok(f"MpiDefault is {mpi}: ftsup starts its steps with --mpi=none")
 

@@ -111,3 +111,18 @@ def test_what_the_allocation_was_meant_for_does_not_shape_our_steps():
     kept = grant_of(HERE | shaped, foreground=False)
     assert kept.environ == HERE | shaped
     assert (kept.job, kept.nodes, kept.restarts) == ("12", ("n3", "n4"), 0)
+
+
+@pytest.mark.parametrize("here, given, task", [({"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}, "1-4", "3"), ({}, "2", "2")])
+def test_of_an_array_it_trains_the_task_that_this_job_is_or_the_only_one(tmp_path, here, given, task):
+    world = World(tmp_path, **HERE, **here)
+    world.type("--set", f"slurm.array={given}", "--set", "checkpoint.dir=ckpt-{task}")
+    config = from_json(world.runs()[0].config_json.read_bytes())
+    assert (config.checkpoint.dir, config.slurm.array) == (f"ckpt-{task}", "")
+
+
+def test_a_whole_array_is_not_one_run(tmp_path):
+    error = World(tmp_path, **HERE).type("--set", "slurm.array=1-4", "--set", "checkpoint.dir=ckpt-{task}").exception
+    assert isinstance(error, RunError)
+    assert "`ftsup run` trains one task: this job is none of them" in error.message
+    assert error.hint.startswith("--set slurm.array=1 names one")
