@@ -517,6 +517,12 @@ class RequeueAsked(Event, frozen=True, kw_only=True):
     """Slurm took the request; believed only when the state shows it."""
 
 
+class Superseded(Event, frozen=True, kw_only=True):
+    """A later grant of the run leads in the run directory: ours is over, although nobody could tell us."""
+
+    why: str
+
+
 class Chained(Event, frozen=True, kw_only=True):
     """slurm.requeue is chain: a successor of the job is in the queue, and begins when this one has ended."""
 
@@ -593,8 +599,8 @@ LeaderEvent = Union[  # noqa: UP007 - msgspec wants a Union at run time on 3.10
     LeaderStarted, Tick, Away, NodeUp, NodeSilent, StartFailed, StepEnded, Picking, CheckpointPicked, PickFailed, Sealed,
     Quarantined, Pruned, CheckpointsTaken, Prepared,
     Launched, LaunchFailed, Progressed, Saved, Counted, Voted, SaveOver, Learned, Busy, Stalled, Moving, RankEnded, Reported,
-    Collected, AttemptOver, Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, RequeueAsked, Chained, AvoidSet, Decided, Asked,
-    Continued, Noted, Told,
+    Collected, AttemptOver, Warned, Terminated, Signalled, SlurmSaid, SlurmFailed, Superseded, RequeueAsked, Chained, AvoidSet, Decided,
+    Asked, Continued, Noted, Told,
 ]  # fmt: skip
 
 

@@ -348,6 +348,21 @@ def taken(state: State, event: ev.CheckpointsTaken, _rules: Rules) -> Change:
     return close(state, Verdict(kind=VerdictKind.STOP, reason=event.why, rule="checkpoints taken"), event.t)
 
 
+SUPERSEDED = Verdict(
+    kind=VerdictKind.REQUEUE,
+    reason="Slurm has given up this grant and requeued the job, and could tell nobody here: its ranks end",
+    rule="elsewhere",
+)
+"""Nobody told us to end, since nobody could: two grants of one run would write to the same checkpoints."""
+
+
+def superseded(state: State, event: ev.Superseded, _rules: Rules) -> Change:
+    """The run directory shows it where Slurm cannot."""
+    if state.stage not in BEFORE_END | {Stage.TERMED}:
+        return state, ()
+    return close(state, replace(SUPERSEDED, reason=f"{event.why}: the ranks of this grant end here"), event.t)
+
+
 def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """An answer about our job."""
     state = replace(state, forgotten=state.forgotten + 1 if event.state == FORGOTTEN else 0)
@@ -360,6 +375,8 @@ def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return close(state, cancelled(state, "cancelled (scancel)"), event.t)
     if state.stage is Stage.TERMED:
         return _termed_said(state, event)
+    if state.stage in BEFORE_END and not event.completing and (event.state == "PENDING" or event.restarts > state.restarts):
+        return close(state, SUPERSEDED, event.t)
     if state.stage in BEFORE_END:
         return _end_said(state, event, rules), ()
     return state, ()

@@ -80,7 +80,7 @@ def enter(state: State, stage: Stage, t: float, rules: Rules, *, waiting: tuple[
     state = replace(state, stage=stage, waiting=state.waiting if waiting is None else waiting)
     orders = _orders(state, rules)
     limit_s = {
-        Stage.GATHER: rules.hello_s,
+        Stage.GATHER: rules.hello_s / 2,  # then whoever is missing is started once more
         Stage.PICK: rules.pick_s,
         Stage.PREPARE: rules.setup_s,
         Stage.LAUNCH: rules.hello_s,
@@ -88,7 +88,7 @@ def enter(state: State, stage: Stage, t: float, rules: Rules, *, waiting: tuple[
         Stage.STOP: rules.grace_s + rules.hello_s,
         Stage.RUN: state.held_s or None,  # a new leader waits no longer than the old one
     }.get(stage)
-    return replace(state, deadline_t=None if limit_s is None else t + limit_s), orders
+    return replace(state, again=False, deadline_t=None if limit_s is None else t + limit_s), orders
 
 
 def _orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:
@@ -245,7 +245,7 @@ def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
     if state.stage is Stage.PICK:
         return _failed_start(state, event.t, rules, "choosing the checkpoint took too long")
     if state.stage in {Stage.GATHER, Stage.PREPARE, Stage.LAUNCH, Stage.STOP}:
-        return _wait_for_slurm(state, event.t, rules) or _gave_up(state, event.t, rules, "")
+        return _wait_for_slurm(state, event.t, rules) or _once_more(state, event.t, rules) or _gave_up(state, event.t, rules, "")
     return requeue.tick(state, event.t) if state.stage is Stage.REQUEUE else ending.tick(state, event, rules)
 
 
@@ -255,6 +255,15 @@ def _wait_for_slurm(state: State, t: float, rules: Rules) -> Change | None:
         return None
     state, orders = enter(replace(state, alone=False), state.stage, t, rules)
     return state, (*orders, ev.AskSlurm())
+
+
+def _once_more(state: State, t: float, rules: Rules) -> Change | None:
+    """Half of the wait for hellos is over: where few are missing, they may have died on their way. None: it is all over."""
+    if state.stage is not Stage.GATHER or state.again:
+        return None
+    few = state.instances and len(state.waiting) <= MISSING
+    orders = tuple(ev.StartNode(node=node) for node in state.waiting) if few else ()
+    return replace(state, again=True, deadline_t=t + rules.hello_s / 2), orders
 
 
 def _gave_up(state: State, t: float, rules: Rules, text: str) -> Change:
@@ -713,6 +722,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.SlurmSaid: _slurm_said,
     ev.SlurmFailed: _slurm_failed,
     ev.RequeueAsked: requeue.asked,
+    ev.Superseded: ending.superseded,
     ev.Chained: requeue.chained,
     ev.AvoidSet: requeue.avoid_set,
     ev.Decided: ending.decided,

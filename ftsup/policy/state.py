@@ -236,6 +236,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """The leader itself was told to end."""
     alone: bool = False
     """The step has ended: no supervisor that was started with it is left."""
+    again: bool = False
+    """Whoever is missing was started once more."""
     away: bool = False
     """Slurm did not answer when it was last asked."""
     tries: int = 0

@@ -29,7 +29,7 @@ from ftsup.errors import FtsupError
 from ftsup.events import Files
 from ftsup.supervisor import ranklogs, requests
 from ftsup.supervisor.files import write_whole
-from ftsup.supervisor.mirror import Mirror
+from ftsup.supervisor.mirror import LaterGrant, Mirror
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -57,9 +57,12 @@ class Work:
             "logs": self.logs,
         }
 
-    def mirror(self, *, source: str, target: str) -> int:
-        """Bring the event log's mirror up to date; the number of its last line."""
-        return self._mirror.bring(Path(source), Path(target))
+    def mirror(self, *, source: str, target: str) -> int | str:
+        """Bring the event log's mirror up to date; the number of its last line, or why it is not ours any more."""
+        try:
+            return self._mirror.bring(Path(source), Path(target))
+        except LaterGrant as later:
+            return str(later)
 
     def write(self, *, path: str, text: str) -> None:
         """A small file, whole or not at all."""

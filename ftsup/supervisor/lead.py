@@ -291,6 +291,8 @@ class Lead:
             self.clerk.ask("mirror", now=now, limit_s=60.0, then=self._mirrored, source=str(self.log.path), target=str(self.run_dir.events))
 
     def _mirrored(self, answer: object) -> list[LeaderEvent]:
+        if isinstance(answer, str):  # and nothing of ours goes there any more
+            return [ev.Superseded(why=answer)]
         self.mirror_asked = False
         if isinstance(answer, ClerkFailed):
             return []

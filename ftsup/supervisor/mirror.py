@@ -6,6 +6,7 @@ mended, and what is taken out is kept beside it.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ from typing import NamedTuple
 
 from ftsup.eventlog import number, whole_lines, write_all
 from ftsup.supervisor.files import make_folder, mode_below, sync_folder
+
+
+class LaterGrant(Exception):
+    """A later grant of the run writes there: it is not ours to mend."""
 
 
 class _Known(NamedTuple):
@@ -30,7 +35,7 @@ class Mirror:
         self._known: dict[tuple[str, str], _Known] = {}
 
     def bring(self, source: Path, target: Path) -> int:
-        """Append what is missing; the number of the last line that the mirror holds then. OSError: the mirror is as it was."""
+        """Append what is missing; the number of the last line that the mirror holds then. OSError, LaterGrant: the mirror is as it was."""
         known = self._known.pop((str(source), str(target)), None)
         make_folder(target.parent)
         created = not target.exists()
@@ -76,6 +81,7 @@ class Mirror:
             size += len(line) + 1
             last_n = last_n if n is None else n
         if size < len(data):
+            _must_be_ours(data[size:], [line for _, line in ours])
             self._set_aside(target, data[size:])
             os.ftruncate(fd, size)
         offset = sum(len(line) + 1 for n, line in ours if n is None or n <= last_n) if last_n >= first_n else 0
@@ -89,3 +95,22 @@ class Mirror:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _must_be_ours(cut: bytes, ours: Sequence[bytes]) -> None:
+    """What a dead leader's disk delivered late is of an earlier grant than ours. A later one begins only when Slurm has given ours up."""
+    mine = next((grant for grant in map(_grant, reversed(ours)) if grant), None)
+    for grant in filter(None, map(_grant, whole_lines(cut))):
+        if mine is not None and grant > mine:
+            raise LaterGrant(f"job {grant[0]} leads the run since Slurm began it again ({grant[1]} restarts)")
+
+
+def _grant(line: bytes) -> tuple[int, int] | None:
+    """The number of the job and its restarts, of a leader's first line. A job's successor has a greater number."""
+    if b'"LeaderStarted"' not in line:
+        return None
+    try:
+        event = json.loads(line)["event"]
+        return int(event["job"].partition("_")[0]), int(event["restarts"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -47,7 +47,18 @@ def test_nobody_says_hello_in_time() -> None:
     assert late(desk, RULES4.hello_s) == ["AskSlurm", "StartStep", "AskSlurm"]
     assert desk.state.incident == 0
     desk.tell(HERE)
-    assert "Incident" in late(desk, RULES4.hello_s)
+    assert "Incident" in [*late(desk, RULES4.hello_s / 2), *late(desk, RULES4.hello_s / 2), *late(desk, RULES4.hello_s / 2)]
+
+
+def test_half_of_the_wait_is_over_and_whoever_is_missing_is_started_once_more() -> None:
+    """It may have been killed before it said anything (seen: srun tells of that task, and goes on)."""
+    desk = Desk().lead().tell(HERE, ev.NodeUp(node="n1", instance="n1:1"))
+    before = len(desk.all)
+    desk.tell(ev.Tick(), after=RULES4.hello_s / 2).tell(ev.Tick())
+    assert [order for order in desk.all[before:] if isinstance(order, ev.StartNode)] == [ev.StartNode(node="n2")]
+    assert desk.state.incident == 0
+    desk.tell(ev.Tick(), after=RULES4.hello_s / 2).tell(ev.Tick())
+    assert [(fault.how, fault.node) for fault in desk.state.faults] == [(How.HELLO, "n2")]
 
 
 def test_a_node_whose_supervisor_nobody_can_start_is_waited_for() -> None:
@@ -79,3 +90,25 @@ def test_how_long_we_have_is_asked_again_soon() -> None:
     desk.tell(refused)
     assert not desk.state.away
     assert desk.state.epoch == Epoch(1, 1)
+
+
+GIVEN_UP = (
+    ev.SlurmSaid(state="PENDING", restarts=1),
+    ev.SlurmSaid(state="RUNNING", restarts=1),
+    ev.Superseded(why="job 7 leads the run since Slurm began it again (1 restarts)"),
+)
+
+
+@pytest.mark.parametrize("said", GIVEN_UP)
+@pytest.mark.parametrize("begin", [Desk.lead, Desk.running])
+def test_a_grant_that_slurm_has_given_up_ends_its_ranks_and_asks_for_nothing(begin: Callable[[Desk], Desk], said: ev.LeaderEvent) -> None:
+    """The node was DOWN for Slurm, and nobody could tell us (seen: munge away for longer than SlurmdTimeout)."""
+    desk = begin(Desk()).tell(said)
+    assert desk.state.stage is Stage.CLOSE
+    before = len(desk.all)
+    desk.tell(ev.Decided(mirrored=True))
+    desk.tell(GIVEN_UP[-1])
+    orders = desk.all[before:]
+    assert [order.node for order in orders if isinstance(order, ev.Leave)] == list(NODES)
+    assert ev.Quit(code=0) in orders
+    assert not [order for order in desk.all if isinstance(order, ev.Requeue)]

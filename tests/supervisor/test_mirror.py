@@ -6,8 +6,8 @@ import resource
 import pytest
 
 from ftsup import eventlog
-from ftsup.events import Line, Noted
-from ftsup.supervisor.mirror import Mirror
+from ftsup.events import LeaderStarted, Line, Noted
+from ftsup.supervisor.mirror import LaterGrant, Mirror
 
 
 def lines(first, last, text="x"):
@@ -135,3 +135,31 @@ def test_a_link_is_never_written_through(source, target, tmp_path):
     with pytest.raises(OSError, match="links"):
         Mirror().bring(source, target)
     assert victim.read_text() == ""
+
+
+def begun(n, restarts, job="7"):
+    return Line(n=n, event=LeaderStarted(job=job, restarts=restarts, host="n1", pid=n, nodes=("n1",)))
+
+
+@pytest.mark.parametrize("later", [begun(4, 1), begun(4, 0, job="12")])
+def test_what_a_later_grant_has_written_is_never_cut(tmp_path, source, target, later):
+    """Slurm gave our grant up and could not tell us: the other leader began from the mirror, and goes on there."""
+    mine, theirs = eventlog.Log(source), eventlog.Log(tmp_path / "other" / "events.jsonl")
+    mine.append([begun(1, 0), *lines(2, 3)])
+    mirror = Mirror()
+    mirror.bring(source, target)
+    theirs.append([begun(1, 0), *lines(2, 3), later, *lines(5, 6, "theirs")])
+    Mirror().bring(tmp_path / "other" / "events.jsonl", target)
+    mine.append(lines(4, 6, "mine"))
+    before = target.read_bytes()
+    for asked in (mirror, Mirror()):
+        with pytest.raises(LaterGrant, match="leads the run since Slurm began it again"):
+            asked.bring(source, target)
+        assert target.read_bytes() == before
+
+
+def test_what_an_earlier_grant_delivers_late_is_cut_as_before(source, target):
+    eventlog.Log(source).append([begun(1, 0), begun(2, 1), *lines(3, 4)])
+    eventlog.Log(target).append([begun(1, 0), *lines(2, 3, "late")])
+    assert Mirror().bring(source, target) == 4
+    assert target.read_bytes() == source.read_bytes()
