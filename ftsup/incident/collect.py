@@ -103,7 +103,12 @@ def collect(job: Job) -> list[Fault]:
     for name in ("torchrun.out", "torchrun.err"):
         _copy(Path(job.out) / name, folder / f"{name}.txt", LOG_CAP)
     told = NodeFacts(
-        node=job.node, epoch=job.epoch, ranks=ranks, facts={path: _text(path) for path in FACTS} | memory.facts(), disks=_disks(job), missing=tuple(missing)
+        node=job.node,
+        epoch=job.epoch,
+        ranks=ranks,
+        facts={path: _text(path) for path in FACTS} | memory.facts(),
+        disks=_disks(job),
+        missing=tuple(missing),
     )
     (folder / "node.json").write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1))
     alive = [_fault(facts, job.node) for facts in ranks if facts.rank not in ended and _tells(facts)]

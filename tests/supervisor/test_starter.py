@@ -14,7 +14,8 @@ from tests.e2e.harness import until
 
 
 def test_one_task_on_each_node_with_all_cpus_of_the_job() -> None:
-    environ = {"SLURM_CPUS_PER_TASK": "8", "SRUN_CPUS_PER_TASK": "8", "SLURM_TRES_PER_TASK": "cpu=8", "SLURM_EXACT": "1", "SLURM_JOB_ID": "7"}
+    narrows = {"SLURM_CPUS_PER_TASK": "8", "SRUN_CPUS_PER_TASK": "8", "SLURM_TRES_PER_TASK": "cpu=8", "SLURM_EXACT": "1"}
+    environ = {**narrows, "SLURM_JOB_ID": "7"}
     argv = starter.argv(["n1", "n2"], chdir=Path("/runs/a"), overlap=True, environ=environ)
     assert argv[0] == "srun"
     assert {"--nodes=2", "--ntasks=2", "--nodelist=n1,n2", "--chdir=/runs/a", "--overlap"} <= set(argv)
