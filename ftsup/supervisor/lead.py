@@ -439,7 +439,8 @@ class Lead:
             try:
                 found = then(call.decode(done.out))
             except SlurmError as error:
-                why = error.message if done.code is not None else f"{error.message} ({done.why})"
+                said = done.err.strip().splitlines()[-1:] if not done.out else []  # the helper itself could not go on
+                why = "; ".join([error.message if done.code is not None else f"{error.message} ({done.why})", *said])
                 told = self._answered() if isinstance(error, Refused) else self._silence(why)
                 return [ev.SlurmFailed(op=op, kind=type(error).__name__, why=why), *told]
             return [*found, *self._answered()]
