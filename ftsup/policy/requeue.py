@@ -109,7 +109,7 @@ def failed(state: State, event: ev.SlurmFailed, rules: Rules) -> Change:
     refused = event.kind == "Refused"
     if event.op in {"avoid", "keep_out"}:
         return _not_kept_out(state, event, refused=refused)
-    if event.op not in {"requeue", "submit", "successor"}:
+    if event.op not in {"requeue", "requeue_without", "submit", "successor"}:
         return state, ()
     if not refused:
         after_s = LOST_S if event.kind in {"Unanswered", "Unreadable"} else 0.0

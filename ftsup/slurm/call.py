@@ -15,7 +15,7 @@ import msgspec
 from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
 from ftsup.ports import Job, Node, Partition
 from ftsup.slurm.chain import Standing, Successor, standing, successor
-from ftsup.slurm.keepout import KeptOut, keep_out
+from ftsup.slurm.keepout import KeptOut, Requeued, keep_out, requeue_without
 
 RESULTS: dict[str, Any] = {
     "submit": str,
@@ -31,11 +31,17 @@ RESULTS: dict[str, Any] = {
     "start_now": None,
     "find": list[str],
     "keep_out": KeptOut,
+    "requeue_without": Requeued,
     "successor": Successor,
     "standing": Standing,
 }
 """Every operation, and what it answers."""
-COMPOSED: dict[str, Callable[..., object]] = {"keep_out": keep_out, "successor": successor, "standing": standing}
+COMPOSED: dict[str, Callable[..., object]] = {
+    "keep_out": keep_out,
+    "requeue_without": requeue_without,
+    "successor": successor,
+    "standing": standing,
+}
 """Those that are built of the port's calls; the port comes first."""
 KINDS: dict[str, type[SlurmError]] = {kind.__name__: kind for kind in (Unavailable, Unanswered, Refused, Unreadable)}
 

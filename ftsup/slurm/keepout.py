@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from ftsup.errors import Refused
+from ftsup.errors import Refused, SlurmError
 from ftsup.ports import Job, NodeState, Slurm
 
 
@@ -21,6 +21,41 @@ class KeptOut(msgspec.Struct, frozen=True, kw_only=True):
     """These are on the job's exclusion list."""
     let_in: tuple[str, ...] = ()
     """These are not: too few nodes would remain."""
+
+
+class Requeued(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a request to requeue, and of what had to follow it at once."""
+
+    job: Job
+    """The last look at it: whether it shows is for others to say."""
+    kept_out: KeptOut | None = None
+    """None: the list is as it was."""
+    why: str = ""
+
+
+LOOKS = 40
+"""Most that are taken for the requeue to show; each takes as long as Slurm needs to answer."""
+
+
+def requeue_without(slurm: Slurm, job_id: str, *, restarts: int, nodes: Sequence[str], drop: Sequence[str] = ()) -> Requeued:
+    """Requeue the job, and keep nodes out of its next grant in the seconds in which Slurm lets us: until KillWait ends us as well.
+
+    What takes time is asked before. `restarts`: the job's count as it was.
+    """
+    job = slurm.show(job_id)
+    found = spared(slurm, job, nodes=nodes, others=[name for name in job.excluded if name not in {*nodes, *drop}])
+    slurm.requeue(job_id)
+    for _ in range(LOOKS):
+        job = slurm.show(job_id)
+        if job.restarts > restarts or not job.lives:
+            break
+    if job.restarts <= restarts or not job.lives:
+        return Requeued(job=job, why="the requeue did not show")
+    try:
+        slurm.avoid(job_id, found.nodes, drop=[*drop, *found.let_in])
+    except SlurmError as error:
+        return Requeued(job=job, why=error.message)
+    return Requeued(job=job, kept_out=found)
 
 
 def keep_out(slurm: Slurm, job_id: str, *, nodes: Sequence[str], drop: Sequence[str] = ()) -> KeptOut:

@@ -33,7 +33,7 @@ from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.slurm.chain import Standing, Successor
 from ftsup.slurm.commands import no_answer
-from ftsup.slurm.keepout import KeptOut
+from ftsup.slurm.keepout import KeptOut, Requeued
 from ftsup.supervisor import launch, requeueing, starter
 from ftsup.supervisor.checkpoints import LAST_S, Checkpoints
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
@@ -491,31 +491,41 @@ class Lead:
         if self.kill_wait_s is None:  # Slurm did not answer when we began
             self._ask_config()
 
-    def _show(self, now: float) -> None:
-        def said(job: Job) -> list[LeaderEvent]:
-            left_s = job.ends_in_s
-            if left_s is None and job.limit_s is not None:
-                left_s = max(job.limit_s - job.run_s, 0.0)
-            return [
-                ev.SlurmSaid(
-                    state=job.state.value,
-                    completing=job.completing,
-                    restarts=job.restarts,
-                    left_s=left_s,
-                    kill_wait_s=self.kill_wait_s,
-                    unkillable_s=self.unkillable_s,
-                    requeueable=job.requeueable,
-                    reason=job.reason,
-                )
-            ]
+    def _said(self, job: Job) -> list[LeaderEvent]:
+        left_s = job.ends_in_s
+        if left_s is None and job.limit_s is not None:
+            left_s = max(job.limit_s - job.run_s, 0.0)
+        return [
+            ev.SlurmSaid(
+                state=job.state.value,
+                completing=job.completing,
+                restarts=job.restarts,
+                left_s=left_s,
+                kill_wait_s=self.kill_wait_s,
+                unkillable_s=self.unkillable_s,
+                requeueable=job.requeueable,
+                reason=job.reason,
+            )
+        ]
 
-        self._slurm("show", now, said, job_id=self.grant.job)
+    def _show(self, now: float) -> None:
+        self._slurm("show", now, self._said, job_id=self.grant.job)
 
     def _requeue(self, order: ev.Requeue, now: float) -> None:
         if order.chain:
             self._chain(now)
+        elif (args := requeueing.requeue_without(self.state)) is not None:
+            self._slurm("requeue_without", now, self._requeued, limit_s=requeueing.SUCCESSOR_S, **args)
         else:
             self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job)
+
+    def _requeued(self, found: Requeued) -> list[LeaderEvent]:
+        kept = [] if found.kept_out is None else self._kept(found.kept_out)
+        return [*kept, ev.RequeueAsked(), *self._said(found.job)]
+
+    def _kept(self, found: KeptOut) -> list[LeaderEvent]:
+        self._keep(f"keepout.{self.grant.restarts}.json", b"")
+        return [ev.AvoidSet(nodes=found.nodes, let_in=found.let_in)]
 
     def _chain(self, now: float) -> None:
         """The same script once more, after us: looked for before it is submitted, whoever did that."""
@@ -531,11 +541,7 @@ class Lead:
         self._slurm("successor", now, follows, limit_s=requeueing.SUCCESSOR_S, **args)
 
     def _avoid(self, order: ev.Avoid, now: float) -> None:
-        def kept(found: KeptOut) -> list[LeaderEvent]:
-            self._keep(f"keepout.{self.grant.restarts}.json", b"")
-            return [ev.AvoidSet(nodes=found.nodes, let_in=found.let_in)]
-
-        self._slurm("keep_out", now, kept, **requeueing.keep_out(order, self.state))
+        self._slurm("keep_out", now, self._kept, **requeueing.keep_out(order, self.state))
 
     def _shown(self, _order: ev.Shown, now: float) -> None:
         self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.requeue))

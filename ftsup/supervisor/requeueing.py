@@ -63,6 +63,12 @@ def keep_out(order: ev.Avoid, state: State) -> dict[str, Any]:
     return {"job_id": state.job, "nodes": list(order.nodes), "drop": list(order.drop)}
 
 
+def requeue_without(state: State) -> dict[str, Any] | None:
+    """The arguments of `slurm.keepout.requeue_without`; None: nothing changes about who is kept out."""
+    wanted = exclusion.wanted(state)
+    return None if wanted is None else {**keep_out(wanted, state), "restarts": state.restarts}
+
+
 def successor(state: State, *, number: str, script: Path, own: Sequence[str]) -> dict[str, Any]:
     """The arguments of `slurm.chain.successor`."""
     nodes = list(state.history.avoided)

@@ -10,7 +10,7 @@ from ftsup.errors import Unanswered, Unavailable
 from ftsup.ports import JobState, Partition
 from ftsup.slurm.chain import successor
 from ftsup.slurm.fake import FakeSlurm
-from ftsup.slurm.keepout import KeptOut, fitting, keep_out
+from ftsup.slurm.keepout import KeptOut, fitting, keep_out, requeue_without
 
 ALL = ("n1", "n2", "n3", "n4")
 
@@ -138,3 +138,33 @@ def test_the_end_of_a_job_that_is_forgotten_is_not_waited_for(script: Path) -> N
     follows = successor(slurm, "77", number=0, script=script, nodes=["n1"], own=["n2"])
     assert slurm.jobs[follows.job].after == ()
     assert set(slurm.show(follows.job).excluded) == {"n2", "n1"}
+
+
+# Requeue, and at once what has to follow ----------------------------------------------------------------------------------
+
+
+def test_requeued_and_kept_out_in_one_go(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script, "--nodes=1", "--exclude=n4")
+    found = requeue_without(slurm, job, restarts=0, nodes=["n1", "n2", "n3"], drop=["n4"])
+    assert (found.job.completing, found.job.restarts, found.why) == (True, 1, "")
+    assert found.kept_out == KeptOut(nodes=("n1", "n2", "n3"))
+    slurm.advance(200)
+    assert slurm.show(job).nodes == ("n4",)
+
+
+def test_a_requeue_that_does_not_show_keeps_nobody_out(script: Path) -> None:
+    """Somebody has cancelled it meanwhile, and `incomplete` does nothing."""
+    slurm = FakeSlurm()
+    job = running(slurm, script)
+    slurm.cancel(job)
+    found = requeue_without(slurm, job, restarts=0, nodes=["n1"])
+    assert (found.kept_out, found.why, found.job.restarts) == (None, "the requeue did not show", 0)
+
+
+def test_a_refused_list_does_not_undo_the_requeue(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script)
+    found = requeue_without(slurm, job, restarts=0, nodes=["elsewhere"])
+    assert (found.kept_out, found.job.restarts) == (None, 1)
+    assert "Invalid node name" in found.why
