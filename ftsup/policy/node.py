@@ -406,7 +406,8 @@ def _collect(state: State, order: ev.Collect, _rules: Rules) -> Change:
 
 
 def _gathered(state: State, happening: Gathered, _rules: Rules) -> Change:
-    faults = tuple(_quiet(state, fault, happening.t) for fault in happening.faults)
+    found = (_ended(state, fault) if voting.by_itself(fault) else fault for fault in happening.faults)
+    faults = tuple(_quiet(state, fault, happening.t) for fault in found)
     event = ev.Collected(node=state.node, epoch=state.epoch, incident=happening.incident, faults=faults, missing=happening.missing)
     return state, (Tell(event=event),)
 

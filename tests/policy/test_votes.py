@@ -292,3 +292,14 @@ def test_looks_are_frequent_while_ranks_wait_and_none_are_made_otherwise() -> No
     assert votes.look_s(state.save) is None
     seen = [votes.look_s(take(state, order(ask))[0].save) for ask in (Ask.COUNT, Ask.PROPOSE, Ask.COMMIT, Ask.ABORT)]
     assert seen == [0.0, votes.PROPOSED_LOOK_S, votes.SAVING_LOOK_S, None]
+
+
+def test_what_evidence_finds_of_a_rank_that_left_because_it_was_asked_is_no_other_end() -> None:
+    """torchrun does not come to its end."""
+    state, _ = take(running(), order(Ask.COMMIT))
+    state, _ = glance(state, handled(N))
+    fault = Fault(how=How.EXIT, node="n1", rank=0, code=3)
+    _, acts = noding.step(state, noding.Gathered(t=9.0, incident=1, faults=(fault, replace(fault, how=How.QUIET))), Rules())
+    (event,) = told(acts)
+    assert isinstance(event, ev.Collected)
+    assert [found.how for found in event.faults] == [How.SAVED, How.QUIET]
