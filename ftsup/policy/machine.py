@@ -343,7 +343,7 @@ def _node_silent(state: State, event: ev.NodeSilent, rules: Rules) -> Change:
     if event.node not in state.nodes or state.stage in ending.AT_END:
         return state, ()
     again = event.quiet_s >= 2 * rules.node_grace_s  # else it was heard since it was silent the last time
-    count = state.silent.get(event.node, 0) + 1 if again else 1
+    count = state.silent.get(event.node, 0) + 1 if again and not state.away else 1  # what could not be started was no try
     state = replace(state, silent={**state.silent, event.node: count})
     waits = count <= MISSING or state.away or event.node in state.over
     if waits or state.stage not in {Stage.LAUNCH, Stage.RUN, Stage.COLLECT, Stage.STOP}:

@@ -68,7 +68,9 @@ def test_a_node_whose_supervisor_nobody_can_start_is_waited_for() -> None:
     silent = ev.NodeSilent(node="n2", quiet_s=RULES4.node_grace_s * 3)
     desk.tell(*[silent] * (3 * machine.MISSING))
     assert (desk.state.stage, desk.kinds()) == (Stage.RUN, ["StartNode", "AskSlurm"])
-    desk.tell(HERE, silent)
+    desk.tell(HERE, *[silent] * (machine.MISSING - 1))
+    assert (desk.state.stage, desk.state.faults) == (Stage.RUN, ()), "Slurm answers: so many tries again"
+    desk.tell(silent)
     assert desk.state.faults[-1] == Fault(how=How.HELLO, node="n2")
 
 
