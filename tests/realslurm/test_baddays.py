@@ -119,8 +119,8 @@ def test_munge_is_away_until_slurm_gives_the_node_up(own_site) -> None:
     with away(site.cluster, "munged"):
         run.until(lambda: "requeue job" in (site.cluster.folder / "slurmctld.log").read_text())
         run.until_trains(more=12)
-    run.until(lambda: run.decision()["verdict"] == "requeue" or run.decision()["verdict"] == "requeued")
-    run.until(lambda: not list(carrying(f"FTSUP_MARK={run.place.id}/")), within_s=30)
+    run.until(lambda: [order for order in run.orders(ev.Decide) if order.verdict.rule == "elsewhere"])
+    run.until(lambda: not list(carrying(f"FTSUP_MARK={run.place.id}/{run.job}/n1/1.")), within_s=30)
     if run.show().held:
         site.run("scontrol", "release", run.job)  # what `ftsup watch` does
     run.until_trains(epoch=ev.Epoch(2, 1))
@@ -189,7 +189,7 @@ def test_a_supervisor_is_killed_before_the_launch_and_the_leader_while_it_takes_
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kill", [kill_leader, kill_supervisor])
 def test_somebody_is_killed_in_each_phase(real, kill) -> None:
-    run = real.submit(slurm={"nodes": 2}, workers_per_node=1, node_setup="sleep 1", policy=PATIENT)
+    run = real.submit(slurm={"nodes": 2}, workers_per_node=1, node_setup="sleep 1", policy=PATIENT, waits={"hello": "30s"})
     n = 0
     for phase in PHASES:
         n = ordered(run, phase, after_n=n)
