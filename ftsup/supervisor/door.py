@@ -1,7 +1,7 @@
 """The port that nodes come to, and with them whoever shares the network: who comes is counted, a crowd that proves nothing is shut out.
 
 CURVE and ZAP refuse strangers one by one, within HANDSHAKE_S; nothing but this keeps them from taking all the files that we may open.
-Those who are in stay in while the door is shut. It knows connections, and nothing of what is said on them.
+Where the kernel lets us shut it, those who are in stay in. It knows connections, and nothing of what is said on them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Door:
         """The port, or the one that is waited for."""
         self.strangers = 0
         """Connections that ended, or were ended by HANDSHAKE_S, before a message came through them: that takes the run's key."""
-        self.shut = False
+        self.crowded = False
+        """More came in this round than there is room for."""
+        self._shut = False
         self._router = router
         self._room = ROOM + 4 * nodes  # a node tries all addresses of ours at once
         self._listener: socket.socket | None = None
@@ -79,7 +81,7 @@ class Door:
     def look(self, now: float, *, heard: Collection[int]) -> None:
         """Count who came; shut out a crowd until its round is over. `heard`: the connections that messages came through."""
         if now - self._round_t >= HANDSHAKE_S:
-            self._round_t, self._spent = now, 0
+            self._round_t, self._spent, self.crowded = now, 0, False
             self._close(shut=False)
         for _ in range(_PER_LOOK):
             try:
@@ -97,6 +99,7 @@ class Door:
         self._unproven -= proven
         self._spent -= len(proven)
         if self._spent > self._room:
+            self.crowded = True
             self._close(shut=True)
 
     def close(self) -> None:
@@ -108,13 +111,13 @@ class Door:
 
     def _close(self, *, shut: bool) -> None:
         """By a filter that drops every packet to the listening socket; closing it would end those who are in."""
-        if shut == self.shut or self._listener is None:
+        if shut == self._shut or self._listener is None:
             return
         drop_all = _Instruction(code=0x06, jt=0, jf=0, k=0)
         program = struct.pack("HP", 1, ctypes.addressof(drop_all))
-        with contextlib.suppress(OSError):  # a kernel without filters
+        with contextlib.suppress(OSError):  # new kernels (seen: 6.18) let only root do it: then handshakes end by HANDSHAKE_S, all the same
             if shut:
                 self._listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
             else:
                 self._listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
-            self.shut = shut
+            self._shut = shut

@@ -197,8 +197,8 @@ class LeaderLink:
         if came and now - self._away_t >= 2 * HANDSHAKE_S:
             text = f"somebody who does not have this run's key connects to the leader's port {self.port}: refused, each time"
             self._talk.trouble("strangers", text, now)
-        if self._door.shut:
-            text = f"so many strangers connect to the leader's port {self.port} that it is shut for moments: only new nodes wait"
+        if self._door.crowded:
+            text = f"so many strangers connect to the leader's port {self.port} that new nodes may have to wait; those that are there go on"
             self._talk.trouble("crowd", text, now)
         self._talk.calm(now)
 

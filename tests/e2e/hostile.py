@@ -16,7 +16,7 @@ from tests.e2e import mallory
 from tests.e2e.harness import Run, Site, living
 
 FILES = 200
-"""What the leader may have open: fewer than the connections that are held against it."""
+"""What the leader may have open: fewer than the connections that are held against it, so that it has to do without any for a while."""
 KNOCKING_S = 12.0
 """Longer than silent connections are kept (10 s): they come a second time."""
 SECRET = "hunter2-in-env"
@@ -56,7 +56,6 @@ def knocked_at(run: Run) -> None:
     try:
         run.until(lambda: told(run)["crowd"])
         run.until_trains(more=10)
-        assert leader.num_fds() < FILES
         assert knocking.poll() is None, "he has given up before the ranks did ten steps"
         found = mallory.done(knocking, within_s=120)
     finally:
