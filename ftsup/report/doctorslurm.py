@@ -187,7 +187,10 @@ def prologs(facts: Facts) -> Iterator[Finding]:
             f"set waits.hello: {duration(limit_s + 60)}",
         )
     elif found:
-        yield note(f"{', '.join(found)} runs on each node before ftsup does: its time counts in waits.hello ({duration(hello_s)})")
+        said = f"{', '.join(found)} runs on each node before ftsup does: its time counts in waits.hello ({duration(hello_s)})"
+        held = "nohold_on_prolog_fail" not in facts.cluster.word("SchedulerParameters")
+        released = "where it fails Slurm holds the job until somebody releases it: ftsup watch does, or `ftsup watch --once` in cron"
+        yield note(said, released if held else "")
     elif facts.cluster.settings is not None:
         yield ok("no prolog of the site runs before ftsup")
 

@@ -162,6 +162,13 @@ def test_each_rule_speaks_up_for_its_cause(rule, facts, level, said):
     assert judge.exit_code(facts, judge.findings(facts)) is expected
 
 
+@pytest.mark.parametrize("parameters, held", [("", True), ("bf_interval=1", True), ("bf_interval=1,nohold_on_prolog_fail", False)])
+def test_who_releases_a_job_whose_prolog_failed(parameters, held):
+    found = judge.findings(with_setting(Prolog="/etc/p", SchedulerParameters=parameters))
+    (prologs,) = [each for each in found if each.rule == "prologs"]
+    assert ("ftsup watch does" in prologs.todo) is held
+
+
 def test_every_rule_of_the_table_is_tried():
     assert {rule for rule, *_ in CAUSES} == {name for name, _ in judge.RULES}
     assert "arrays-mpi: ok: MaxArraySize is 1001" in "\n".join(told(GOOD, Level.OK))
