@@ -144,6 +144,17 @@ def test_run_outside_an_allocation_and_inside_a_step_is_one_sentence_and_a_hint(
     assert not (work / "ftsup-runs").exists()
 
 
+def test_a_heterogeneous_job_is_refused_in_one_sentence(real) -> None:
+    work = written(real, "het")
+    (work / "own.sh").write_text(f"#!/bin/bash\n{sys.executable} -m ftsup run c.yaml 2> said\necho $? > code\n")
+    real.give(work)
+    assert real.tried("sbatch", "-N1", ":", "-N1", "own.sh", cwd=work).returncode == 0
+    code = until(lambda: (work / "code").exists() and (work / "code").read_text().strip())
+    assert code == "1"
+    assert "is heterogeneous (2 components, SLURM_HET_SIZE), and a run needs nodes of one kind in one\nhint:" in (work / "said").read_text()
+    assert not (work / "ftsup-runs").exists()
+
+
 # A site with odd settings -------------------------------------------------------------------------------------------------
 
 ODD = Plan(
@@ -289,3 +300,24 @@ def test_a_job_that_slurm_has_forgotten_is_what_the_run_itself_says(odd) -> None
     heir.until_trains()
     heir.finish()
     assert heir.until(lambda: heir.orders(ev.Decide))[-1].verdict.kind is VerdictKind.FINISHED
+
+
+@pytest.mark.drill
+def test_with_accounting_a_job_that_slurm_has_forgotten_is_what_sacct_says_until_that_is_away_too(own_site) -> None:
+    site = own_site(
+        Plan(nodes=("n1",), settings={"MinJobAge": "2"}, partitions=("main Nodes=n1 Default=YES",), users=True, accounting=True)
+    )
+    script = site.folder / "job.sh"
+    script.write_text("#!/bin/bash\nexit 3\n")
+    site.give(site.folder)
+    slurm = Commands(environ=os.environ | site.cluster.commands())
+    job = slurm.submit(script, args=[f"--chdir={site.folder}"])
+    until(lambda: "Invalid job id" in site.tried("scontrol", "show", "job", job, cwd=site.folder).stderr, within_s=FORGETS_S)
+    found = slurm.show(job)
+    assert (found.state, found.exit_code) == (JobState.FAILED, 3)
+    code, told = findings(site, written(site, "a"), "--set", "slurm.qos=gold")
+    assert code == 1
+    assert said(told["qos"], "problem", "slurm.qos is gold: there is no such qos; set another: there are normal")
+    assert said(told["forgetting"], "ok", "afterwards ftsup asks sacct")
+    site.cluster.kill("slurmdbd")
+    assert slurm.show(job).state is JobState.GONE
