@@ -21,7 +21,7 @@ from ftsup.cli.minded import BrokenError, Minded, giving, minded, signed
 from ftsup.cli.ports import Ports
 from ftsup.cli.watchlock import Memory, Remembered
 from ftsup.config import from_json
-from ftsup.errors import FtsupError, Refused, RunError, SlurmError
+from ftsup.errors import FtsupError, RunError, SlurmError
 from ftsup.plain import read_plain, told
 from ftsup.ports import Job, JobState, Slurm
 from ftsup.report import runs
@@ -196,7 +196,9 @@ class Minder:
         apart = one.seen.spool is not None and one.seen.spool.job != one.seen.job
         spooled = slurm.show(one.seen.spool.job) if one.seen.spool and apart else None
         again = self._decide(one.seen, job, spooled)
-        if again.do is Do.NOTHING or (again.do, again.about) != (found.do, found.about) or not is_worth(again, one.seen, job):
+        same = again.do is found.do and (again.do is Do.SAY or again.about == found.about)  # accounting may know how a job ended
+        if not same or not is_worth(again, one.seen, job):
+            kept.over |= again.do is Do.SAY and again.about in AT_AN_END
             return
         undone = "" if again.do is Do.SAY else ", but watch only looks"
         if not self.acts:
@@ -273,14 +275,13 @@ def _succeed(one: Minded, found: Finding, slurm: Slurm) -> None:
     """One successor of the job that has ended; its id is written down, and then nothing asks for it any more."""
     spool, place = one.seen.spool if found.about == "spooled" else None, one.place
     job = spool.job if spool else one.seen.job
-    if not job.isdecimal():
-        raise Refused(f"job {job} is a task of an array, which has no successor of its own")
     try:
         own = from_json(read_plain(place.config_json)).slurm.exclude
     except ValueError as error:
         raise RunError(f"{place.config_json} cannot be read: {told(error)}") from None
     nodes = spool.avoid if spool else ()
-    follows = chain.successor(slurm, job, number=int(job), script=place.script, nodes=nodes, own=own)
+    number = int(job) if job.isdecimal() else 0  # an array's task has another script than those that follow it
+    follows = chain.successor(slurm, job, number=number, script=place.script, nodes=nodes, own=own)
     fd = os.open(place.jobs, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
     with os.fdopen(fd, "w") as file:
         file.write(f"{follows.job}\n")

@@ -68,7 +68,8 @@ def _requeues(rules: Rules) -> str:
     if not rules.can_requeue:
         return "slurm.requeue is off: nothing is requeued."
     limits = rules.policy
-    return f"Without progress at most {limits.requeues} requeues, then stop; at most {limits.avoid_max} nodes are kept out."
+    time = f", each for {duration(limits.avoid_for_s)}" if limits.avoid_for_s else ""
+    return f"Without progress at most {limits.requeues} requeues, then stop; at most {limits.avoid_max} nodes are kept out{time}."
 
 
 def limit_table(rules: Rules, *, median_s: float = 0.0, restart_s: float = 0.0) -> Table:

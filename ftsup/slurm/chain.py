@@ -43,7 +43,8 @@ def standing(slurm: Slurm, *, before: str, number: int, script: Path) -> Standin
 
 
 def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Sequence[str] = (), own: Sequence[str] = ()) -> Successor:
-    """See to it that one successor of the job is in Slurm's hands. `number`: the job's own plain one, also of an array's task.
+    """See to it that one successor of the job is in Slurm's hands. `number`: the job's own plain one; of an array's task (whose script
+    is another than that of those who follow it) 0 will do.
 
     `nodes`: those that the run keeps out; `own`: the user's list, which sbatch would take from the script alone. After Unanswered the
     successor may be there: ask again, and it is found.

@@ -6,6 +6,9 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.mockslurm import control as mockslurm
+from ftsup.ports import JobState
+from tests.e2e.arrays import submitted
+from tests.e2e.harness import Run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -38,3 +41,42 @@ def test_requeue_by_an_outsider_then_by_the_time_limit_refused_once(site) -> Non
     assert first is None
     assert later == sorted(later)
     assert later[0] >= 5
+
+
+def test_refused_for_good_another_job_follows(site) -> None:
+    """Exactly one, of the same script and run directory; its predecessor ends with success, and nothing is requeued."""
+    run = site.submit()
+    run.until_trains(more=6)
+    mockslurm.refuse_requeues(site.folder / "mock", count=99)
+    site.run("scontrol", "update", f"JobId={run.job}", "Requeue=0")
+    site.ftsup("requeue", str(run.place.root), cwd=run.work)
+    after = run.until(lambda: (jobs := run.place.jobs.read_text().split())[1:] and jobs[1])
+    assert run.until_ended().state is JobState.COMPLETED
+    later = Run(site, run.work, run.place, job=after)
+    site.runs.append(later)
+    later.until_trains(epoch=ev.Epoch(2, 1))
+    assert not run.place.requeue.exists()
+    later.finish()
+    assert later.until_over().restarts == 0
+    assert run.place.jobs.read_text().split() == [run.job, after]
+    assert [event.job for event in later.events(ev.LeaderStarted)] == [run.job, after]
+
+
+def test_tasks_of_a_throttled_array_requeue_only_themselves(site) -> None:
+    """Two at once of three, each with its run directory; one is requeued, one cancelled, and the others do not notice."""
+    first, second, third = tasks = submitted(site, "1-3%2")
+    assert [task.job.partition("_")[2] for task in tasks] == ["1", "2", "3"]
+    first.until_trains(more=6)
+    second.until_trains()
+    assert third.show().state is JobState.PENDING
+    site.ftsup("requeue", first.place.id, cwd=first.work)
+    third.until_trains()  # the place that the first has left
+    assert (second.show().restarts, third.show().restarts, first.show().restarts) == (0, 0, 1)
+    site.ftsup("cancel", second.job, cwd=second.work)
+    assert second.until_ended().state in {JobState.CANCELLED, JobState.FAILED}
+    first.until_trains(epoch=ev.Epoch(2, 1))
+    first.finish()
+    for task, restarts in ((first, 1), (third, 0)):
+        assert task.until_over().restarts == restarts
+    assert len(first.launches()) == 2
+    assert len(second.launches()) == len(third.launches()) == 1

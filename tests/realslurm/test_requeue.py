@@ -8,6 +8,7 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.ports import JobState
+from tests.e2e.arrays import submitted
 from tests.e2e.harness import Run, Site, stopped, until
 from tests.realslurm.cluster import Plan
 
@@ -32,10 +33,11 @@ def of_script(site: Site, script: Path) -> list[str]:
     return sorted((line.split()[0] for line in listed if line.split(maxsplit=1)[1].strip() == str(script)), key=int)
 
 
-def follow(run: Run) -> Run:
-    """The run as its successor leads it."""
-    (_, following) = run.until(lambda: len(found := of_script(run.site, run.place.script)) > 1 and found)
-    later = Run(run.site, run.work, run.place, job=following)
+def follow(run: Run, *, before: int = 1) -> Run:
+    """The run as its successor leads it. `before`: jobs of its script that were there before."""
+    found = run.until(lambda: len(found := of_script(run.site, run.place.script)) > before and found)
+    assert len(found) == before + 1
+    later = Run(run.site, run.work, run.place, job=found[-1])
     run.site.runs.append(later)
     return later
 
@@ -129,3 +131,37 @@ def test_cancelled_after_its_successor_was_submitted_the_run_does_not_come_back(
     assert f"cancelled by scancel of job {run.job}" in run.output()
     assert len(of_script(real, run.place.script)) == 2
     assert len(run.launches()) == 1
+
+
+def test_tasks_of_a_throttled_array_requeue_only_themselves(real) -> None:
+    """Two at once of three, each with its run directory; one leaves a node, one is cancelled, and the others do not notice."""
+    first, second, third = submitted(real, "1-3%2")
+    first.until_trains(more=6)
+    second.until_trains()
+    assert third.show().state is JobState.PENDING
+    asked(first)
+    third.until_trains()  # in the place that the first has left
+    assert (first.show().restarts, second.show().restarts, third.show().restarts) == (1, 0, 0)
+    real.ftsup("cancel", second.job, cwd=second.work)
+    second.until_ended()
+    first.until_trains(epoch=ev.Epoch(2, 1))
+    assert [event.job for event in first.events(ev.LeaderStarted)] == [first.job] * 2
+    first.finish()
+    for task, restarts in ((first, 1), (third, 0)):
+        assert task.until_over().restarts == restarts
+    assert [len(task.launches()) for task in (first, second, third)] == [2, 1, 1]
+
+
+def test_a_task_that_cannot_be_requeued_is_followed_by_one_job(real) -> None:
+    first, second = submitted(real, "7,9", slurm={"requeue": "chain", "array": "7,9"})
+    first.until_trains()
+    second.until_trains()
+    asked(first)
+    after = follow(first, before=0)
+    after.until_trains(epoch=ev.Epoch(2, 1))
+    assert (first.show().state, second.show().state) == (JobState.COMPLETED, JobState.RUNNING)
+    assert len(of_script(real, first.place.script)) == 1
+    assert of_script(real, second.place.script) == []
+    first.finish()
+    after.until_over()
+    second.until_over()
