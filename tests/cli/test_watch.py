@@ -33,6 +33,8 @@ class Asked(FakeSlurm):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
+        self.forgotten: set[str] = set()
+        """squeue does not list them any more, and accounting knows how they ended."""
         self.at: dict[str, object] = {}
 
     def _note(self, what: str) -> None:
@@ -49,7 +51,7 @@ class Asked(FakeSlurm):
         finally:
             self.asked, self.at = asked, at
         self._note("queue")
-        return found
+        return [row for row in found if row.job_id not in self.forgotten]
 
     def show(self, job_id: str) -> Job:
         found = super().show(job_id)
@@ -199,6 +201,21 @@ def test_what_was_cancelled_while_nobody_answered_stays_cancelled(world, slurm, 
     assert list(slurm.jobs) == [job]
     assert f"its job {job} was cancelled in Slurm: nothing follows by itself" in said[0]
     assert len(said) == 2
+
+
+def test_how_a_job_ended_that_squeue_has_forgotten_is_asked_once(world, slurm, leader):
+    job = submitted(world)
+    world.run(jobs=f"{job}\n", leader=leader)
+    slurm.cancel(job)
+    later(world, 600)
+    slurm.forgotten.add(job)
+    said = []
+    for _ in range(6):
+        said += look(world)
+        later(world, MINUTE_S)
+    assert f"its job {job} was cancelled in Slurm" in said[0]
+    assert len(said) == 2
+    assert slurm.asked == ["queue", "queue", "show", "queue", "show"]
 
 
 def test_a_failed_launch_is_released_with_a_back_off_and_an_end(world, slurm):
