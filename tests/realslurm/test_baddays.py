@@ -7,6 +7,8 @@ of its own.
 from __future__ import annotations
 
 import contextlib
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -121,12 +123,14 @@ def test_munge_is_away_until_slurm_gives_the_node_up(own_site) -> None:
         run.until_trains(more=12)
     run.until(lambda: [order for order in run.orders(ev.Decide) if order.verdict.rule == "elsewhere"])
     run.until(lambda: not list(carrying(f"FTSUP_MARK={run.place.id}/{run.job}/n1/1.")), within_s=30)
-    if run.show().held:
+    run.until(lambda: run.grants() == 2 or run.show().held)
+    if run.show().held:  # a node that still had the old grant refuses the new one, and is drained for it (seen: "Duplicate jobid")
+        site.cluster.admin("scontrol", "update", "NodeName=n1", "State=RESUME")
         site.run("scontrol", "release", run.job)  # what `ftsup watch` does
     run.until_trains(epoch=ev.Epoch(2, 1))
     run.finish()
     assert run.until_over().exit_code == 0
-    sound(run, told=[r"Slurm has given up this grant"])
+    sound(run, told=[r"what +.*(Slurm has given up this grant|requeued by somebody else)|done +.*(Slurm has given up|by somebody else)"])
 
 
 # Killed in each phase -----------------------------------------------------------------------------------------------------
@@ -360,17 +364,17 @@ def test_scontrol_hangs(own_site) -> None:
 @pytest.mark.drill
 @pytest.mark.timeout(900)
 def test_the_clock_is_moved_by_an_hour_either_way(real) -> None:
-    """Of the job's host, for all that runs in the job: by libfaketime. The controller's own stays."""
-    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    if not found:
-        pytest.skip("no libfaketime on this machine (Debian: faketime)")
+    """Of the job's host, for all that runs in the job. The controller's own stays."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler on this machine")
     work = real.folder / "a"
     work.mkdir()
-    (work / "clock").write_text("+0")
-    names = "FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1"
-    run = real.submit(setup=f"export LD_PRELOAD={found[0]} FAKETIME_TIMESTAMP_FILE={work}/clock {names}", waits={"ask": "5s"})
+    (work / "clock").write_text("0")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", work / "clock.so", Path(__file__).with_name("clock.c")], check=True, timeout=60)
+    run = real.submit(setup=f"export LD_PRELOAD={work}/clock.so MOVED_CLOCK={work}/clock", waits={"ask": "5s"})
     epoch = run.until_trains(more=12)
-    for moved in ("+1h", "-1h"):
+    for moved in ("3600", "-3600"):
         (work / "clock").write_text(moved)
         seen = len(run.events(ev.SlurmSaid))
         run.until(lambda seen=seen: len(run.events(ev.SlurmSaid)) > seen + 1)
