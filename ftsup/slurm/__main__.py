@@ -6,6 +6,7 @@ For `ftsup.slurm.call`; the exit code is the error's. It must start fast: no cli
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def main(words: list[str]) -> int:
     if len(words) not in {1, 2} or words[0] not in RESULTS:
         sys.stderr.write(f"usage: python -m ftsup.slurm OP [JSON]; OP is one of {', '.join(RESULTS)}\n")
         return Exit.USAGE
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # a requeue's SIGTERM may reach all of a job, and us in the middle of it
+        signal.signal(number, signal.SIG_IGN)
     op = words[0]
     args = msgspec.json.decode(words[1] if len(words) > 1 else "{}", type=dict[str, object])
     if isinstance(script := args.get("script"), str):

@@ -95,6 +95,14 @@ def test_the_childs_errors_arrive(ask, tmp_path):
         ask("requeue", job_id="1")
 
 
+def test_a_sigterm_to_all_of_a_job_does_not_end_it_in_the_middle(ask, tmp_path):
+    """So a requeue begins, which the child itself has asked for; what follows it in the same errand must still be done."""
+    stand_in(tmp_path, "scontrol", (TEXTS / "job-running.txt").read_text())
+    path = tmp_path / "scontrol"
+    path.write_text(path.read_text().replace("cat ", "kill -TERM $PPID $$; cat "))
+    assert ask("show", job_id="366903").state is JobState.RUNNING
+
+
 def test_a_module_in_the_working_directory_does_not_stand_in_for_pythons(ask, tmp_path):
     if sys.version_info < (3, 11):
         pytest.skip("Python 3.10 has no -P")
