@@ -737,6 +737,19 @@ class Leave(Order, frozen=True, kw_only=True):
     node: str
 
 
+class GoOn(Order, frozen=True, kw_only=True):
+    """The node supervisor was told to end, and there is time: its ranks train on."""
+
+    node: str
+
+
+class Unexplained(Order, frozen=True, kw_only=True):
+    """We were told to end, and do not know why yet: leave word in the run directory, in case nobody says it before we are gone."""
+
+    over: bool = False
+    """It is known now: take that word back."""
+
+
 class AskSlurm(Order, frozen=True, kw_only=True):
     """What does Slurm say about our job?"""
 
@@ -756,6 +769,8 @@ class Requeue(Order, frozen=True, kw_only=True):
 
     chain: bool = False
     """See to it that one successor is in the queue, instead."""
+    ended: bool = False
+    """Also if Slurm itself is ending it: it has said why, and nobody cancelled it."""
 
 
 class Shown(Order, frozen=True, kw_only=True):
@@ -793,10 +808,10 @@ class Quit(Order, frozen=True, kw_only=True):
 
 
 LeaderOrder = Union[  # noqa: UP007
-    StartStep, StartNode, PickCheckpoint, Prepare, Launch, AskRanks, Collect, Stop, Leave, AskSlurm, Decide, Requeue, Shown, Avoid,
-    Incident, Notify, Quit,
+    StartStep, StartNode, PickCheckpoint, Prepare, Launch, AskRanks, Collect, Stop, GoOn, Leave, AskSlurm, Unexplained, Decide, Requeue,
+    Shown, Avoid, Incident, Notify, Quit,
 ]  # fmt: skip
-NodeOrder = Union[Prepare, Launch, AskRanks, Collect, Stop, Leave]  # noqa: UP007
+NodeOrder = Union[Prepare, Launch, AskRanks, Collect, Stop, GoOn, Leave]  # noqa: UP007
 """What a node supervisor is ordered to do."""
 
 

@@ -281,7 +281,7 @@ class World:
         left = None if self.limit_t is None else max(self.limit_t - self.t, 0.0)
         state = "UNKNOWN" if self.completing else self.job_state  # it hides whether the job ends or comes back
         said = ev.SlurmSaid(state=state, completing=self.completing, restarts=self.restarts, left_s=left, kill_wait_s=5.0)
-        self.tell(replace(said, requeueable=self.requeueable))
+        self.tell(replace(said, requeueable=self.requeueable, reason="TimeLimit" if self.job_state == "TIMEOUT" else ""))
 
     def _requeue(self, order: ev.Requeue) -> None:
         op = "successor" if order.chain else "requeue"
@@ -298,6 +298,9 @@ class World:
             self.at(1.0, lambda: self.tell(ev.Chained(job=self.successors[-1])))
         else:
             self.at(0.0, lambda: self.tell(ev.RequeueAsked()))
+            if order.ended and self.completing and self.job_state != "PENDING":  # what has ended comes back as well
+                assert self.job_state != "CANCELLED", "a cancelled job is never brought back"
+                self.job_state, self.restarts = "PENDING", self.restarts + 1
             self.requeue_job()
 
     def requeue_job(self) -> None:

@@ -1,4 +1,5 @@
-"""How a grant ends: closing with a verdict, the time limit, and being told to end. The requeue itself is in `requeue`.
+"""How a grant ends: closing with a verdict, and the time limit. The requeue itself is in `requeue`,
+and why we are told to end in `told`.
 
 Part of the leader's machine, pure as the rest. The law: told to end by somebody else, nothing is requeued; a cancelled, stopped,
 paused or finished run never begins again by itself.
@@ -19,6 +20,8 @@ AT_END = frozenset({Stage.CLOSE, Stage.REQUEUE, Stage.TERMED, Stage.OVER})
 BEFORE_END = frozenset(Stage) - AT_END - {Stage.NEW}
 CODES = {VerdictKind.FINISHED: 0, VerdictKind.REQUEUE: 0, VerdictKind.PAUSED: 0}
 """What the job exits with; all others: 1."""
+PREEMPTED = "preempted"
+"""The rule of what follows where another job gets our nodes: Slurm has said so, and it may not be by chance."""
 STOPPED = "stop asked"
 """The rule of a STOP that a person asked for: it did what was wanted."""
 FORGOTTEN = "GONE"
@@ -38,8 +41,6 @@ ASK_SOON_S = 60.0
 """Slurm did not answer: until it is asked again how long we have."""
 TOLD = 143
 """The code of a leader that was told to end and decided nothing: bash ends as well, and starts no other one."""
-ALONE_S = 10.0
-"""A node was told to end, the leader was not, and the job runs: by then it is clear that somebody meant that node's supervisor only."""
 WARN_ASK_S = 10.0
 """The most that a warning by EndTime waits for Slurm to say once more when that is: a busy controller may take its time."""
 EARLY_S = 90.0
@@ -74,10 +75,11 @@ def finished() -> Verdict:
 
 def close(state: State, verdict: Verdict, t: float) -> Change:
     """The grant ends so; the decision goes to disk before anything is done about it."""
+    known = (ev.Unexplained(over=True),) if state.stage is Stage.TERMED else ()
     state = replace(
         state, stage=Stage.CLOSE, verdict=verdict, waiting=(), deadline_t=t + 30.0, seen=False, tries=0, refused=0, avoid_set=False
     )
-    return state, (decide(state),)
+    return state, (decide(state), *known)
 
 
 def _code(verdict: Verdict) -> int:
@@ -103,12 +105,12 @@ def _carry_out(state: State, t: float) -> Change:
     verdict = state.verdict
     assert verdict is not None
     news = ev.Notify(kind=verdict.kind.value, text=verdict.reason)
-    if verdict.kind is VerdictKind.REQUEUE and verdict.rule != "elsewhere" and state.signalled:
+    if verdict.kind is VerdictKind.REQUEUE and verdict.rule not in {"elsewhere", PREEMPTED} and state.signalled and not state.taken:
         # Told to end before we asked for anything: by somebody else, and perhaps for good.
-        return _find_out(state, t)
+        return find_out(state, t)
     if verdict.kind is VerdictKind.REQUEUE and verdict.rule != "elsewhere":
         state = replace(state, stage=Stage.REQUEUE, tries=1, deadline_t=t + (CHAIN_S if state.chain else SHOWS_S))
-        return state, (news, ev.Requeue(chain=state.chain))
+        return state, (news, ev.Requeue(chain=state.chain, ended=state.taken))
     if verdict.kind is VerdictKind.REQUEUE:  # somebody else did it: the run is not over
         return replace(state, stage=Stage.REQUEUE, seen=True, signalled=True, deadline_t=None), (news, *leaves(state), ev.Quit(code=0))
     code = _code(verdict)
@@ -134,18 +136,19 @@ def take_over(state: State, event: ev.LeaderStarted, _rules: Rules) -> Change | 
     if state.stage is Stage.REQUEUE:  # it may have been done: look first
         return replace(state, deadline_t=event.t + SHOWS_S), (decide(state), ev.AskSlurm())
     if state.stage is Stage.TERMED:
-        return replace(state, deadline_t=event.t + ASK_AGAIN_S, end_t=state.end_t or event.t + TERMED_S), (ev.AskSlurm(),)
+        return replace(state, deadline_t=event.t + ASK_AGAIN_S, end_t=state.end_t or event.t + TERMED_S), (
+            ev.AskSlurm(),
+            ev.Unexplained(),
+        )
     if state.stage is Stage.BACK_OFF:
         return replace(state, deadline_t=event.t), ()
     return None
 
 
-def tick(state: State, event: ev.Tick, rules: Rules) -> Change:
+def tick(state: State, event: ev.Tick, _rules: Rules) -> Change:
     """A deadline of one of our stages."""
     if state.stage is Stage.CLOSE:  # the disk does not answer: what is decided is decided
         return _carry_out(state, event.t)
-    if state.stage is Stage.TERMED:
-        return _termed_tick(state, event.t, rules)
     return state, ()
 
 
@@ -226,6 +229,10 @@ def instead(state: State, verdict: Verdict, fault: str, t: float, rules: Rules) 
         verdict = _as_wished(state, state.wish, verdict, fault, rules)
     if verdict.kind not in {VerdictKind.RESTART, VerdictKind.REQUEUE}:
         return verdict
+    if state.preempted and rules.can_requeue and verdict.kind is VerdictKind.RESTART:
+        return Verdict(
+            kind=VerdictKind.REQUEUE, reason=f"{fault}; the job is being preempted: requeue instead of a restart", rule=PREEMPTED
+        )
     near = state.warned and state.end_t is not None and state.end_t - t <= rules.warning_s + EARLY_S
     if not near or verdict.kind is VerdictKind.REQUEUE or not may_requeue(state, rules):
         return verdict
@@ -243,10 +250,15 @@ def _as_wished(state: State, wish: Wish, verdict: Verdict, fault: str, rules: Ru
     return replace(asked, avoid=avoid[: max(rules.policy.avoid_max - len(old), 0)], suspect=verdict.suspect)
 
 
-def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
+def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
+    """When the end is, and who makes it."""
     if event.kill_wait_s is not None:
         state = replace(state, kill_wait_s=event.kill_wait_s, unkillable_s=event.unkillable_s)
     state = _watch_end(state, event, rules)
+    if event.preempted:  # what follows is Slurm's to do: we only save
+        state = state if state.preempted else replace(_warned(state), preempted=True)
+        return replace(state, end_t=None)
+    state = replace(state, preempted=False)
     if not rules.can_requeue:
         return state
     if event.left_s is None:
@@ -255,6 +267,15 @@ def _end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     if state.end_checked and end_t <= event.t + 1.0:
         return replace(state, end_t=event.t)
     return replace(state, end_t=end_t, end_checked=False)
+
+
+def _preemption(state: State, event: ev.SlurmSaid) -> tuple[LeaderOrder, ...]:
+    """The news, once."""
+    if not event.preempted or state.preempted:
+        return ()
+    left = "" if event.left_s is None else f", in {event.left_s:.0f} s"
+    text = f"another job gets our nodes{left} (preemption): training is saved where the script can, and goes on until Slurm ends the job"
+    return (ev.Notify(kind="preempted", text=text),)
 
 
 def _watch_end(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
@@ -270,68 +291,15 @@ def _watch_end(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     return replace(state, warn_t=warn_t, warn_checked=False)
 
 
-# Told to end --------------------------------------------------------------------------------------------------------------
+# Told to end: `told` finds out why -----------------------------------------------------------------------------------------
 
 
-def signalled(state: State, event: ev.Signalled, _rules: Rules) -> Change:
-    """TERM at the leader: our own requeue, or somebody else's wish."""
-    return _termed(replace(state, signalled=True), event.t)
-
-
-def terminated(state: State, event: ev.Terminated, _rules: Rules) -> Change:
-    """TERM at a node: mostly the whole job's, and the leader's comes in a moment."""
-    return _termed(replace(state, termed=(*state.termed, event.node)), event.t)
-
-
-def _termed(state: State, t: float) -> Change:
-    return (state, ()) if state.stage in AT_END else _find_out(state, t)
-
-
-def _find_out(state: State, t: float) -> Change:
-    return replace(state, stage=Stage.TERMED, waiting=(), deadline_t=t + ASK_AGAIN_S, end_t=t + TERMED_S), (ev.AskSlurm(),)
-
-
-def _termed_tick(state: State, t: float, _rules: Rules) -> Change:
-    if state.end_t is not None and t >= state.end_t:
-        return unexplained(state)
-    asked_s = 0.0 if state.end_t is None else t - (state.end_t - TERMED_S)
-    return replace(state, deadline_t=t + max(ASK_AGAIN_S, asked_s / SLOWER)), (ev.AskSlurm(),)
-
-
-def unexplained(state: State) -> Change:
-    """Nobody says why. No decision: the run is not over, and nothing of ours requeues it."""
-    return replace(state, deadline_t=None, end_t=None), (*leaves(state), ev.Quit(code=TOLD))
-
-
-def last_words(state: State) -> Change:
-    """Told to end, and a node has ended its part: perhaps nothing is left to wait for."""
-    return state, (ev.AskSlurm(),) if _deserted(state) else ()
-
-
-def _deserted(state: State) -> bool:
-    """Every node's supervisor has gone, or has said its last. The step's end may not show: a clerk that hangs with its disk is in it."""
-    return state.alone or {*state.nodes} <= {*state.over} & {*state.termed}
-
-
-def meant_alone(state: State, event: ev.SlurmSaid) -> bool:
-    """Whether only some nodes' supervisors were told to end (a person's kill), and the job goes on."""
-    if state.stage is not Stage.TERMED or state.signalled or event.completing or event.state != "RUNNING" or state.end_t is None:
-        return False
-    return event.t >= state.end_t - TERMED_S + ALONE_S
-
-
-def _termed_said(state: State, event: ev.SlurmSaid) -> Change:
-    if event.state == "CANCELLED":
-        verdict = cancelled(state, "cancelled (scancel)")
-    elif event.state in {"TIMEOUT", "DEADLINE"}:
-        verdict = Verdict(kind=VerdictKind.STOP, reason="the time limit ended the job before a requeue", rule="time limit")
-    elif event.state == "PENDING" or event.restarts > state.restarts:
-        verdict = Verdict(kind=VerdictKind.REQUEUE, reason="requeued by somebody else: go on from the newest checkpoint", rule="elsewhere")
-    elif event.completing and _deserted(state) and state.end_t is not None:
-        return unexplained(state)  # Slurm waits for our end, and says only then what it was
-    else:
-        return state, ()
-    return close(state, verdict, event.t)
+def find_out(state: State, t: float) -> Change:
+    """Told to end, and not by what we did ourselves: nothing else is done until Slurm has said why."""
+    if state.stage is Stage.TERMED:
+        return state, (ev.AskSlurm(),)
+    state = replace(state, stage=Stage.TERMED, told_in=state.stage, deadline_t=t + ASK_AGAIN_S, end_t=t + TERMED_S, warn_t=None)
+    return state, (ev.AskSlurm(), ev.Unexplained())
 
 
 def cancelled(state: State, reason: str) -> Verdict:
@@ -373,10 +341,8 @@ def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return replace(state, deadline_t=None, end_t=None, ask_t=None), (*leaves(state), ev.Quit(code=1))
     if event.state == "CANCELLED" and state.stage in BEFORE_END:
         return close(state, cancelled(state, "cancelled (scancel)"), event.t)
-    if state.stage is Stage.TERMED:
-        return _termed_said(state, event)
     if state.stage in BEFORE_END and not event.completing and (event.state == "PENDING" or event.restarts > state.restarts):
         return close(state, SUPERSEDED, event.t)
     if state.stage in BEFORE_END:
-        return _end_said(state, event, rules), ()
+        return end_said(state, event, rules), _preemption(state, event)
     return state, ()

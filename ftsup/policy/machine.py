@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.errors import RuleBroken
 from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
-from ftsup.policy import blame, ending, exclusion, requeue, resume, stuck, wishes
+from ftsup.policy import blame, ending, exclusion, requeue, resume, stuck, told, wishes
 from ftsup.policy import save as saving
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
 from ftsup.policy.rules import HangMode, Rules
@@ -246,6 +246,8 @@ def _tick(state: State, event: ev.Tick, rules: Rules) -> Change:
         return _failed_start(state, event.t, rules, "choosing the checkpoint took too long")
     if state.stage in {Stage.GATHER, Stage.PREPARE, Stage.LAUNCH, Stage.STOP}:
         return _wait_for_slurm(state, event.t, rules) or _once_more(state, event.t, rules) or _gave_up(state, event.t, rules, "")
+    if state.stage is Stage.TERMED:
+        return told.tick(state, event.t)
     return requeue.tick(state, event.t) if state.stage is Stage.REQUEUE else ending.tick(state, event, rules)
 
 
@@ -280,7 +282,7 @@ def _step_ended(state: State, event: ev.StepEnded, rules: Rules) -> Change:
     """While we gather: nobody else will come. While it trains it matters to nobody: a silent node gets a supervisor of its own."""
     state = replace(state, alone=True)
     if state.stage is Stage.TERMED:
-        return ending.last_words(state)
+        return told.last_words(state)
     if state.stage is not Stage.GATHER or state.instances:
         return state, ()
     if event.unanswered:
@@ -571,9 +573,12 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
         return state, ()
     state = resume.stepped(_reached(state, event.step), event.step)
     if state.stage is Stage.TERMED:
-        return ending.last_words(replace(state, over=(*state.over, event.node)))
+        return told.last_words(_over(state, event))
     if event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
         return state, ()
+    if state.preempted and state.stage in {Stage.LAUNCH, Stage.RUN} and told.ended_by_it(state, event):
+        how = "its signal has ended the ranks" if len(state.nodes) == 1 else f"its signal has ended the ranks on {event.node}"
+        return told.preempted(state, event.t, rules, how)
     if state.stage is Stage.RUN and (left := saving.left(state, event, rules)):
         return _anew(*left, event.t, rules)
     bad = tuple(fault for fault in event.ended if fault.how is not How.RETURNED)
@@ -590,6 +595,17 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
         bad = (Fault(how=How.TORCHRUN, node=event.node, code=event.code),)
     state = replace(blame.merge(state, bad), faults=blame.merge(state, bad).faults + stuck)
     return _open(state, event.t, rules) if state.stage in ATTEMPT else _gone(state, event.node, event.t, rules)
+
+
+def _over(state: State, event: ev.AttemptOver) -> State:
+    """A node's part is over while nobody knows why we are told to end. Its ranks are to blame only if it was not told itself."""
+    if event.node in state.over:
+        return state
+    bad = tuple(fault for fault in event.ended if fault.how is not How.RETURNED)
+    if event.code and not bad:
+        bad = (Fault(how=How.TORCHRUN, node=event.node, code=event.code),)
+    state = replace(state, over=(*state.over, event.node))
+    return state if event.node in state.termed else blame.merge(state, bad)
 
 
 def _anew(state: State, orders: tuple[LeaderOrder, ...], t: float, rules: Rules) -> Change:
@@ -666,23 +682,63 @@ def _slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     state = exclusion.aged(state, event.t)
     if state.stage is Stage.REQUEUE:
         return requeue.said(state, event, rules)
-    if not ending.meant_alone(state, event):
-        state, orders = ending.slurm_said(state, event, rules)
-        state, more = saving.end_said(state, event, rules)
-        return _anew(state, orders + more, event.t, rules)
-    lost = tuple(Fault(how=How.NODE, node=node) for node in state.termed)
-    instances = {node: one for node, one in state.instances.items() if node not in state.termed}
-    state = replace(state, stage=Stage.RUN, end_t=None, ask_t=event.t, termed=(), faults=(*state.faults, *lost), instances=instances)
-    return _open(state, event.t, rules)
+    if told.goes_on(state, event):
+        return _back(state, event, rules)
+    if state.stage in ending.BEFORE_END and event.completing:  # it ends, and nobody has told us yet
+        state, asked = ending.find_out(state, event.t)
+        state, orders = told.said(state, event, rules)
+        return state, (*asked, *orders)
+    if state.stage is Stage.TERMED and event.state not in ending.ENDED:
+        return told.said(state, event, rules)
+    state, orders = ending.slurm_said(state, event, rules)
+    state, more = saving.end_said(state, event, rules)
+    return _anew(state, orders + more, event.t, rules)
+
+
+def _back(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
+    """Not the end of us: what was done before goes on. A supervisor that a person has ended is a fault of its node."""
+    was, termed, t = state.told_in or Stage.RUN, state.termed, event.t
+    state = replace(state, stage=was, told_in=None, signalled=False, termed=(), end_t=None, ask_t=t + rules.ask_s, deadline_t=None)
+    orders: tuple[LeaderOrder, ...] = (ev.Unexplained(over=True),)
+    if event.preempted:
+        orders += tuple(ev.GoOn(node=node) for node in termed)
+    elif termed:
+        lost = tuple(Fault(how=How.NODE, node=node) for node in termed)
+        instances = {node: one for node, one in state.instances.items() if node not in termed}
+        state = replace(state, faults=(*state.faults, *lost), instances=instances)
+    state, more = _again(state, t, rules)
+    state, news = ending.slurm_said(state, event, rules)
+    return state, (*orders, *more, *news)
+
+
+def _again(state: State, t: float, rules: Rules) -> Change:
+    """The orders of the stage once more. What came meanwhile is asked for again: a node that runs says so when it is to launch."""
+    if state.stage is Stage.CLOSE and state.verdict is not None:
+        return ending.close(state, state.verdict, t)
+    if state.stage in {Stage.COLLECT, Stage.STOP}:
+        return _answered(replace(state, waiting=()), "", t, rules, Stage.STOP)
+    if state.faults and state.stage in ATTEMPT:
+        return _open(state, t, rules)
+    waiting = tuple(node for node in state.nodes if node not in state.over)
+    if state.stage is Stage.RUN:
+        return enter(state, Stage.LAUNCH, t, rules, waiting=waiting) if waiting else ending.close(state, ending.finished(), t)
+    missing = tuple(node for node in state.nodes if node not in state.instances)
+    if state.stage is Stage.GATHER:
+        return enter(state, Stage.GATHER, t, rules, waiting=missing) if missing else _attempt(state, t, rules)
+    if state.stage is Stage.BACK_OFF:
+        return replace(state, deadline_t=t), ()
+    return enter(state, state.stage, t, rules, waiting=waiting if state.stage in {Stage.PREPARE, Stage.LAUNCH} else None)
 
 
 def _slurm_failed(state: State, event: ev.SlurmFailed, rules: Rules) -> Change:
+    if state.stage is Stage.TERMED:
+        return told.failed(state)
     return (requeue.failed if state.stage is Stage.REQUEUE else ending.slurm_failed)(state, event, rules)
 
 
 def _signalled(state: State, event: ev.Signalled, rules: Rules) -> Change:
     """TERM at the leader: our own requeue, or somebody else's wish."""
-    return requeue.told(replace(state, signalled=True)) if state.stage is Stage.REQUEUE else ending.signalled(state, event, rules)
+    return requeue.told(replace(state, signalled=True)) if state.stage is Stage.REQUEUE else told.signalled(state, event, rules)
 
 
 HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
@@ -717,7 +773,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     ev.Collected: _collected,
     ev.AttemptOver: _attempt_over,
     ev.Warned: ending.warned,
-    ev.Terminated: ending.terminated,
+    ev.Terminated: told.terminated,
     ev.Signalled: _signalled,
     ev.SlurmSaid: _slurm_said,
     ev.SlurmFailed: _slurm_failed,

@@ -30,6 +30,10 @@ SWEEP_GRACE_S = 2.0
 """What torchrun left behind gets this long: torchrun had its own turn to end it."""
 
 
+ANSWER_S, ANSWER_PART = 5.0, 0.5
+"""Told to end, with ranks that run: so long, and such a part of KillWait at most, is the leader's to find out why."""
+
+
 class Stage(Enum):
     """Where the attempt stands on this node."""
 
@@ -151,6 +155,10 @@ class Signal(Happening, frozen=True, kw_only=True):
     """A signal came: the warning, or TERM."""
 
     warning: bool
+
+
+class Waited(Happening, frozen=True, kw_only=True):
+    """`told_until_t` is over."""
 
 
 class LeaderQuiet(Happening, frozen=True, kw_only=True):
@@ -275,6 +283,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     alone_told: bool = False
     next: ev.NodeOrder | None = None
     """An order for a newer attempt, which came while this one lived: it waits for the end."""
+    term_t: float | None = None
+    """When we were told to end, while the leader may still say that there is time."""
     leaving: bool = False
     lost: bool = False
     """The batch host is gone, and a requeue was asked for."""
@@ -294,7 +304,9 @@ def step(state: State, happening: Happening, rules: Rules) -> Change:
 def _ordered(state: State, happening: Ordered, rules: Rules) -> Change:
     order = happening.order
     if isinstance(order, ev.Leave):
-        return _leave(state, rules.grace_s)
+        return _leave(state, rules.grace_s if state.term_t is None else _left_s(state, happening.t, rules))
+    if isinstance(order, ev.GoOn):
+        return replace(state, term_t=None), ()
     if order.epoch < state.epoch:
         return state, ()
     if order.epoch > state.epoch and state.stage in {Stage.RUNNING, Stage.ENDING} and not isinstance(order, (ev.Collect, ev.AskRanks)):
@@ -432,7 +444,7 @@ def _stop(state: State, order: ev.Stop, _rules: Rules) -> Change:
 
 
 def _leave(state: State, grace_s: float) -> Change:
-    state = replace(state, leaving=True)
+    state = replace(state, leaving=True, term_t=None)
     if state.stage in {Stage.RUNNING, Stage.ENDING}:  # while it ends: there may be less time than was thought
         return replace(state, stage=Stage.ENDING), (EndChild(grace_s=grace_s),)
     return state, (Exit(),)
@@ -491,8 +503,8 @@ def _gone(state: State, happening: Gone, rules: Rules) -> Change:
         step=happening.step,
     )
     state, later = replace(state, stage=Stage.IDLE, over=over, watch=Watch(), next=None), state.next
-    if state.leaving or later is None:
-        return state, (Tell(event=over), *((Exit(),) if state.leaving else ()))
+    if state.leaving or state.term_t is not None or later is None:  # told to end, and nothing is left to hold on to
+        return state, (Tell(event=over), *((Exit(),) if state.leaving or state.term_t is not None else ()))
     state, acts = _ordered(state, Ordered(t=happening.t, order=later), rules)
     return state, (Tell(event=over), *acts)
 
@@ -644,13 +656,35 @@ def _signal(state: State, happening: Signal, rules: Rules) -> Change:
         extra: tuple[Act, ...] = (ForwardWarning(),) if forward else ()
         return replace(state, forwarded=state.forwarded or forward), (Tell(event=ev.Warned(node=state.node)), *extra)
     told = Tell(event=ev.Terminated(node=state.node))
-    kill_wait_s = rules.kill_wait_s if state.kill_wait_s is None else state.kill_wait_s
-    state, acts = _leave(state, max(min(rules.grace_s, kill_wait_s - rules.kill_margin_s), 0.5))
+    if state.stage is Stage.RUNNING and not state.leaving:
+        return replace(state, term_t=happening.t if state.term_t is None else state.term_t), (told,)
+    state, acts = _leave(state, _left_s(state, happening.t, rules))
     return state, (told, *acts)
 
 
+def _kill_wait_s(state: State, rules: Rules) -> float:
+    return rules.kill_wait_s if state.kill_wait_s is None else state.kill_wait_s
+
+
+def _left_s(state: State, t: float, rules: Rules) -> float:
+    """What the ranks get to end, of a KillWait that began when we were told."""
+    gone_s = 0.0 if state.term_t is None else t - state.term_t
+    return max(min(rules.grace_s, _kill_wait_s(state, rules) - rules.kill_margin_s - gone_s), 0.5)
+
+
+def told_until_t(state: State, rules: Rules) -> float | None:
+    """Until when the leader may say that there is time: only Slurm knows whether KillWait runs."""
+    return None if state.term_t is None else state.term_t + min(ANSWER_S, ANSWER_PART * _kill_wait_s(state, rules))
+
+
+def _waited(state: State, happening: Waited, rules: Rules) -> Change:
+    """Nobody says that there is time: then there is none."""
+    until_t = told_until_t(state, rules)
+    return _leave(state, _left_s(state, happening.t, rules)) if until_t is not None and happening.t >= until_t else (state, ())
+
+
 def _leader_quiet(state: State, _happening: LeaderQuiet, _rules: Rules) -> Change:
-    return state, () if state.leaving else (AskBatchHost(),)
+    return state, () if state.leaving or state.term_t is not None else (AskBatchHost(),)
 
 
 def _batch_host(state: State, happening: BatchHost, rules: Rules) -> Change:
@@ -684,6 +718,7 @@ HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     Gone: _gone,
     Gathered: _gathered,
     Signal: _signal,
+    Waited: _waited,
     LeaderQuiet: _leader_quiet,
     BatchHost: _batch_host,
 }

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.events import LeaderOrder, Verdict, VerdictKind
 from ftsup.policy import ending, exclusion
+from ftsup.policy import told as finding
 from ftsup.policy.rules import Rules
 from ftsup.policy.state import Stage, State
 
@@ -34,7 +35,7 @@ def wait_s(state: State) -> float:
 def tick(state: State, t: float) -> Change:
     """It does not show yet, or nodes are not kept out yet."""
     if not state.seen:
-        return replace(state, deadline_t=t + wait_s(state), tries=state.tries + 1), (ev.Requeue(chain=state.chain),)
+        return replace(state, deadline_t=t + wait_s(state), tries=state.tries + 1), (ev.Requeue(chain=state.chain, ended=state.taken),)
     avoid = _avoid(state)
     return replace(state, deadline_t=t + ending.ASK_AGAIN_S), (ev.AskSlurm() if avoid is None else avoid,)
 
@@ -56,16 +57,17 @@ def chained(state: State, _event: ev.Chained, _rules: Rules) -> Change:
     return state, (ending.decide(state), *ending.leaves(state), ev.Quit(code=0))
 
 
-def said(state: State, event: ev.SlurmSaid, _rules: Rules) -> Change:
+def said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """What Slurm says of our job while we wait for the requeue to show."""
     if event.state == "CANCELLED":
         return ending.close(state, ending.cancelled(state, "cancelled while it was being requeued"), event.t)
     if event.restarts > state.restarts or (event.state == "PENDING" and not event.completing):
         return _shows(state, event.t)
+    if not state.taken and event.completing and state.signalled:
+        # Ended by somebody else before our request came through: why?
+        return finding.said(replace(state, end_t=event.t + ending.TERMED_S), event, rules)
     if event.state in BROKEN and not event.completing:  # nothing is left to lead, and the run is not over
         return replace(state, deadline_t=None), (*ending.leaves(state), ev.Quit(code=1))
-    if event.completing and state.signalled:  # ended by somebody else: Slurm waits for our end, and says only then what it was
-        return ending.unexplained(state)
     if not event.requeueable and not event.completing and not state.chain:
         return _chain(state, "the job is not requeueable", event.t)
     return state, ()

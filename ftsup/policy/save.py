@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.events import Ask, Ears, Fault, How, LeaderOrder, Verdict, VerdictKind
-from ftsup.policy import ending, wishes
+from ftsup.policy import ending, told, wishes
 from ftsup.policy.rules import Rules
 from ftsup.policy.state import Save, Stage, State, Why, Wish
 
@@ -287,6 +287,8 @@ def _at(step: int | None) -> str:
 def requeue(state: State, t: float, rules: Rules) -> Change:
     """The warning's save is through, and the end is near."""
     state = replace(state, look_t=None)
+    if state.preempted:
+        return _until_taken(state, t, rules)
     saved = f"the save{_at(state.saved_step)} is partial" if state.partial else f"training is saved{_at(state.saved_step)}"
     return ending.leave(state, t, rules, f"the time limit is near, and {saved}: requeue")
 
@@ -295,6 +297,8 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """After the warning's save: is the end near, as Slurm sees it? If not, somebody sent the signal by hand, or the limit was moved."""
     if state.look_t is None or state.stage is not Stage.RUN:
         return state, ()
+    if event.preempted:
+        return _until_taken(replace(state, look_t=None, preempted=True), event.t, rules)
     return _end_is(replace(state, end_known=True), event.left_s, event.t, rules)
 
 
@@ -306,6 +310,14 @@ def _end_is(state: State, left_s: float | None, t: float, rules: Rules) -> Chang
     text = f"saved{_at(state.saved_step)} because of the warning signal; {left}: training goes on"
     end_t = None if left_s is None else state.end_t  # what the warning made us believe
     return replace(state, look_t=None, warned=False, end_t=end_t), (ev.Notify(kind="save", text=text),)
+
+
+def _until_taken(state: State, t: float, rules: Rules) -> Change:
+    """Saved for a preemption: Slurm ends the job by itself, and until then its nodes are ours, as long as anybody trains on them."""
+    if len(state.over) == len(state.nodes):
+        return told.preempted(state, t, rules, f"all ranks saved{_at(state.saved_step)} and left")
+    saved = "the save is partial" if state.partial else f"saved{_at(state.saved_step)}"
+    return state, (ev.Notify(kind="save", text=f"{saved} for the preemption; training goes on until Slurm ends the job"),)
 
 
 def may_leave(state: State, fault: Fault) -> bool:
@@ -333,7 +345,7 @@ def left(state: State, event: ev.AttemptOver, rules: Rules) -> Change | None:
 
 def _nobody_left(state: State, t: float, rules: Rules, orders: tuple[LeaderOrder, ...]) -> Change:
     """Every rank has saved and left; where Slurm is still asked, or has said that the end is far, that says what follows."""
-    if len(state.over) < len(state.nodes) or state.look_t is not None or not state.warned:
+    if len(state.over) < len(state.nodes) or state.look_t is not None or not (state.warned or state.preempted):
         return state, orders
     if rules.can_requeue:
         return _look(state, t, orders)

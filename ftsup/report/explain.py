@@ -114,6 +114,8 @@ class Tale(msgspec.Struct, frozen=True, kw_only=True):
     """What stood for a while, and cost the training nothing by itself."""
     damaged: tuple[str, ...]
     """Checkpoints that were set aside: which, why, and where they lie."""
+    unexplained: bool
+    """It was told to end, and nobody has said why."""
     leaders: int
     """Leaders that died and were started again within a grant."""
     advice: tuple[Advice, ...]
@@ -160,6 +162,7 @@ def explain(view: View, ledger: Ledger, *, config: Config | None, evidence: Mapp
         watched=view.watched,
         troubles=ledger.troubles,
         damaged=tuple(f"checkpoint {one.name} was set aside, {one.why}; it lies in {one.path}" for one in story.aside),
+        unexplained=story.unexplained and not story.stage.over,
         leaders=ledger.measured.leaders,
         advice=advise(Facts(ledger=ledger, costs=each, seconds=by_cause(ledger), config=config)),
         notes=view.notes,

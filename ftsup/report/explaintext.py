@@ -120,6 +120,9 @@ def now(tale: Tale) -> str:
         return f"nothing: it has been in the queue{since}, and goes on when Slurm gives it nodes (squeue -j {tale.job})"
     if tale.stage.over:
         return f"{go_on} goes on from the newest checkpoint"
+    if tale.unexplained:
+        gone = f"squeue -j {tale.job}; if that job is gone, {go_on}"
+        return f"it was told to end (SIGTERM), and Slurm has not said why: nothing is requeued; {gone}"
     if _silent(tale):
         return f"its leader has said nothing for {short_time(tale.quiet_s)}: squeue -j {tale.job}; if that job is gone, {go_on}"
     return "nothing: it trains" if tale.stage is Stage.TRAINING else "nothing: it is on its way back to training"

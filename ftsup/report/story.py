@@ -79,6 +79,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     back: Moment | None = None
     resumed_step: int | None = None
     """Where the attempt that came back began."""
+    unexplained: bool = False
+    """The grant was told to end, and nobody said why."""
 
     @property
     def fault(self) -> str:
@@ -87,6 +89,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
             return describe(self.root)
         if self.verdict and self.verdict.kind is VerdictKind.REQUEUE:
             return "the job was requeued"
+        if self.unexplained:
+            return "the job was told to end (SIGTERM), and Slurm did not say why"
         return "the leader and its grant ended"
 
     @property
@@ -187,6 +191,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     """Since when this attempt is watched by something that tells no phase."""
     told: Moment | None = None
     """When this grant was told to end."""
+    unexplained: bool = False
+    """It was, and nobody has said why."""
     incidents: tuple[Incident, ...] = ()
     verdict: Verdict | None = None
     """What was decided about this grant."""
@@ -236,6 +242,7 @@ def _leader(story: Story, event: events.LeaderStarted) -> Story:
         return story  # taken over within the grant: the attempt goes on
     if story.last and story.epoch and not story.open and not story.stage.over:
         lost = Incident(number=0, epoch=story.epoch, found=story.last, verdict=story.verdict, at_step=story.step)
+        lost = replace(lost, unexplained=story.unexplained)
         story = replace(story, incidents=(*story.incidents, lost))
     return replace(
         story,
@@ -246,6 +253,7 @@ def _leader(story: Story, event: events.LeaderStarted) -> Story:
         verdict=None,
         troubles={},
         told=None,
+        unexplained=False,
         phase="",
         step=None,
         left_s=None,
@@ -381,6 +389,8 @@ def _order(story: Story, order: events.LeaderOrder, now: Moment) -> Story:
             return replace(story, saving=None)
         case events.AskRanks():
             return replace(story, saving=_asked(story.saving, order))
+        case events.Unexplained(over=over):
+            return replace(story, unexplained=not over)
         case events.Incident():
             return _incident(replace(story, saving=None), order, now)
         case events.Decide(verdict=verdict):

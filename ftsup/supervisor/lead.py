@@ -28,13 +28,14 @@ from ftsup.policy.machine import next_deadline, step
 from ftsup.policy.outlook import outlook
 from ftsup.policy.rules import Rules
 from ftsup.policy.state import Stage, State
-from ftsup.ports import Clock, Job
+from ftsup.policy.told import Unexplained
+from ftsup.ports import Clock, Job, Node
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.slurm.chain import Standing, Successor
 from ftsup.slurm.commands import no_answer
 from ftsup.slurm.keepout import KeptOut, Requeued
-from ftsup.supervisor import launch, requeueing, starter
+from ftsup.supervisor import ending, launch, requeueing, starter
 from ftsup.supervisor.checkpoints import LAST_S, Checkpoints
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
 from ftsup.supervisor.files import write_whole
@@ -60,6 +61,8 @@ LEAVE_S = 15.0
 """The most that quitting waits for the nodes' goodbye and the mirror: longer than nodes take, since our end is theirs."""
 TOLD_LEAVE_S = 2.0
 """The same where Slurm told us to end: KillWait runs."""
+TOLD_MARGIN_S = 3.0
+"""So long before the end of KillWait we are gone."""
 TOLD_MIRROR_S = 2.0
 """The most that the decision waits for the run directory then."""
 SLURM = "slurm"
@@ -122,6 +125,8 @@ class Lead:
         self.calls: Calls[list[LeaderEvent]] = Calls()
         self.asking: set[str] = set()
         """Questions to Slurm that have no answer yet: none is asked twice at once."""
+        self.silence = ""
+        """Why Slurm did not answer the last question."""
         self.unanswered = False
         """Slurm did not answer the last question, and that was told."""
         self.clerk: Clerk[list[LeaderEvent]] = Clerk(now=clock.now())
@@ -186,6 +191,8 @@ class Lead:
         self.clerk.ask("add_line", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=grant.job)
         if self.state.stage not in {Stage.CLOSE, Stage.REQUEUE}:  # we are what was spooled
             self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.requeue))
+        if self.state.stage is not Stage.TERMED:
+            self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.unexplained))
         while not self._may_go():
             self._turn(self.loop.wait(self._sources(), until_t=self._until()))
         self._close()
@@ -244,7 +251,7 @@ class Lead:
         told = [number for number in came if number in ENDINGS]
         events += [self._told(number) for number in told]
         if told and self.quit_t is not None:
-            self.quit_t = min(self.quit_t, now + TOLD_LEAVE_S)
+            self.quit_t = min(self.quit_t, now + self._told_leave_s())
         self._routine(now)
         self._take([*(replace(event, t=now) for event in events), ev.Tick(t=now)], now)
         if due := self.teller.due(now):
@@ -406,6 +413,7 @@ class Lead:
             ev.PickCheckpoint: self._pick,
             ev.AskSlurm: self._ask_slurm,
             ev.Decide: self._decide,
+            ev.Unexplained: self._unexplained,
             ev.Requeue: self._requeue,
             ev.Shown: self._shown,
             ev.Avoid: self._avoid,
@@ -430,7 +438,17 @@ class Lead:
         if known:
             self._take([replace(event, t=now) for event in known], now)
 
-    def _slurm(self, op: str, now: float, then: Callable[[Any], list[LeaderEvent]], *, limit_s: float = SLURM_S, **args: object) -> None:
+    def _slurm(
+        self,
+        op: str,
+        now: float,
+        then: Callable[[Any], list[LeaderEvent]],
+        *,
+        limit_s: float = SLURM_S,
+        otherwise: LeaderEvent | None = None,
+        **args: object,
+    ) -> None:
+        """One question, or one request; `then` makes events of the answer, and `otherwise` stands in for one that does not come."""
         if op in self.asking:
             return  # that answer is for both: a controller that hangs must not find a crowd when it goes on
 
@@ -442,6 +460,8 @@ class Lead:
                 said = done.err.strip().splitlines()[-1:] if not done.out else []  # the helper itself could not go on
                 why = "; ".join([error.message if done.code is not None else f"{error.message} ({done.why})", *said])
                 told = self._answered() if isinstance(error, Refused) else self._silence(why)
+                if otherwise is not None:
+                    return [otherwise, *told]
                 return [ev.SlurmFailed(op=op, kind=type(error).__name__, why=why), *told]
             return [*found, *self._answered()]
 
@@ -450,12 +470,14 @@ class Lead:
 
     def _silence(self, why: str) -> list[LeaderEvent]:
         """Slurm does not answer: told once, until it does."""
+        self.silence = why
         if self.unanswered:
             return []
         self.unanswered = True
         return [ev.Noted(text=f"Slurm does not answer: {why}", trouble=SLURM)]
 
     def _answered(self) -> list[LeaderEvent]:
+        self.silence = ""
         if not self.unanswered:
             return []
         self.unanswered = False
@@ -492,32 +514,36 @@ class Lead:
             self._ask_config()
 
     def _said(self, job: Job) -> list[LeaderEvent]:
-        left_s = job.ends_in_s
-        if left_s is None and job.limit_s is not None:
-            left_s = max(job.limit_s - job.run_s, 0.0)
-        return [
-            ev.SlurmSaid(
-                state=job.state.value,
-                completing=job.completing,
-                restarts=job.restarts,
-                left_s=left_s,
-                kill_wait_s=self.kill_wait_s,
-                unkillable_s=self.unkillable_s,
-                requeueable=job.requeueable,
-                reason=job.reason,
-            )
-        ]
+        found = ending.said(job, kill_wait_s=self.kill_wait_s, unkillable_s=self.unkillable_s)
+        if self.state.stage is not Stage.TERMED or job.restarts <= self.grant.restarts:
+            return [found]
+        self._unfit(found)  # somebody else requeues it: perhaps for a node
+        return []
 
     def _show(self, now: float) -> None:
         self._slurm("show", now, self._said, job_id=self.grant.job)
 
+    def _unfit(self, found: ev.SlurmSaid) -> None:
+        def said(nodes: list[Node]) -> list[LeaderEvent]:
+            return [replace(found, unfit=ending.unfit(nodes))]
+
+        self._slurm("nodes", self.clock.now(), said, otherwise=found, names=list(self.grant.nodes))
+
+    def _unexplained(self, order: ev.Unexplained, now: float) -> None:
+        path = str(self.run_dir.unexplained)
+        if order.over:
+            self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=path)
+            return
+        word = Unexplained(job=self.grant.job, restarts=self.grant.restarts, wall=self.clock.wall(), why=self.silence)
+        self.clerk.ask("write", now=now, limit_s=TOLD_MIRROR_S, then=nothing, path=path, text=msgspec.json.encode(word).decode())
+
     def _requeue(self, order: ev.Requeue, now: float) -> None:
         if order.chain:
             self._chain(now)
-        elif (args := requeueing.requeue_without(self.state)) is not None:
+        elif not order.ended and (args := requeueing.requeue_without(self.state)) is not None:
             self._slurm("requeue_without", now, self._requeued, limit_s=requeueing.SUCCESSOR_S, **args)
         else:
-            self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job)
+            self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job, ended=order.ended)
 
     def _requeued(self, found: Requeued) -> list[LeaderEvent]:
         kept = [] if found.kept_out is None else self._kept(found.kept_out)
@@ -588,10 +614,14 @@ class Lead:
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
         self.teller.leaving = True
-        self.quit_t = now + (TOLD_LEAVE_S if self.state.signalled or self.state.termed else LEAVE_S)
+        self.quit_t = now + (self._told_leave_s() if self.state.signalled or self.state.termed else LEAVE_S)
         if self.state.stage is Stage.OVER:
             self.checkpoints.finish(self.state, now)
             self.quit_t += 0.0 if self.checkpoints.over or self.state.signalled else LAST_S
+
+    def _told_leave_s(self) -> float:
+        """Our end is the nodes': ranks that save when they are told to end have their time. What does not end by itself is killed then."""
+        return max(TOLD_LEAVE_S, (self.kill_wait_s or 0.0) - TOLD_MARGIN_S)
 
     def _may_go(self) -> bool:
         """Quit once the mirror holds the end and the nodes are gone, or after a while."""

@@ -145,7 +145,15 @@ class NodeSupervisor:
         child_t = self.child.due_at() if self.child else None
         look_t = self._look_t() if self._looks() else None  # whatever else wakes us meanwhile
         return soonest(
-            self.calls.deadline_t(), self.clerk.deadline_t(), child_t, look_t, self._glance_t(), self.leave_t, self.alone_t, self.see_t
+            self.calls.deadline_t(),
+            self.clerk.deadline_t(),
+            child_t,
+            look_t,
+            self._glance_t(),
+            self.leave_t,
+            self.alone_t,
+            self.see_t,
+            machine.told_until_t(self.state, self.rules),
         )
 
     def _look_t(self) -> float:
@@ -159,6 +167,7 @@ class NodeSupervisor:
             self._happen(machine.WasAway(t=now))
         orders = self.link.receive(now)
         for order in () if self.place.held else orders:  # they are for the one that has the ranks
+            self.ending = self.ending and not isinstance(order, ev.GoOn)
             self._happen(machine.Ordered(t=now, order=order))
         for number in self.signals.take():
             self.ending = self.ending or number in ENDINGS
@@ -166,6 +175,9 @@ class NodeSupervisor:
         for found in (*self.calls.take(now), *self.clerk.take(now)):
             for happening in found:
                 self._happen(replace(happening, t=now))
+        told_until_t = machine.told_until_t(self.state, self.rules)
+        if told_until_t is not None and now >= told_until_t:
+            self._happen(machine.Waited(t=now))
         self._see(now)
         self._glance(now)
         self._look(now)

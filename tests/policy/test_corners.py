@@ -165,7 +165,7 @@ def test_a_new_leader_of_a_job_that_was_told_to_end_asks_slurm() -> None:
     desk.tell(ev.Signalled(signal="SIGTERM"))
     assert desk.state.stage is Stage.TERMED
     restarted(desk)
-    assert (desk.state.stage, desk.kinds()) == (Stage.TERMED, ["AskSlurm"])
+    assert (desk.state.stage, desk.kinds()) == (Stage.TERMED, ["AskSlurm", "Unexplained"])
     desk.tell(ev.SlurmSaid(state="CANCELLED"))
     assert closed(desk).kind is VerdictKind.CANCELLED
 
@@ -173,7 +173,7 @@ def test_a_new_leader_of_a_job_that_was_told_to_end_asks_slurm() -> None:
 def test_the_time_limit_that_ended_it_before_a_requeue_is_said() -> None:
     desk = Desk().running()
     desk.tell(ev.Signalled(signal="SIGTERM"), ev.SlurmSaid(state="TIMEOUT", completing=True))
-    assert closed(desk).reason == "the time limit ended the job before a requeue"
+    assert closed(desk).reason == "the time limit ended the job before a requeue was asked for: we requeue it now"
 
 
 def requeueing(desk: Desk, *, avoided: tuple[str, ...] = ()) -> Desk:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.events import VerdictKind
 from ftsup.policy import exclusion, requeue
-from ftsup.policy.ending import CHAIN_S, SHOWS_S, TOLD
+from ftsup.policy.ending import CHAIN_S, SHOWS_S
 from ftsup.policy.rules import Budgets, Rules
 from ftsup.policy.state import Stage
 from tests.policy.test_review import NODES, RULES4, Desk
@@ -64,11 +64,11 @@ def test_a_job_that_only_completes_is_not_believed_to_be_requeued(said: ev.Slurm
     assert desk.kinds() == ["Requeue"], "Slurm may have taken the request and done nothing"
 
 
-def test_told_to_end_while_it_completes_without_a_requeue_we_go_and_decide_nothing() -> None:
+def test_told_to_end_while_it_completes_without_a_requeue_it_was_cancelled() -> None:
     desk = requeueing().tell(ev.RequeueAsked(), ENDS, ev.Signalled(signal="SIGTERM"))
     assert desk.kinds() == ["AskSlurm"]
-    desk.tell(ENDS)
-    assert [order.code for order in desk.orders if isinstance(order, ev.Quit)] == [TOLD]
+    desk.tell(ENDS, ev.Decided(mirrored=True))
+    assert (desk.state.stage, reason(desk)) == (Stage.OVER, "cancelled (scancel)")
     assert not any(isinstance(order, (ev.Shown, ev.Avoid)) for order in desk.all)
 
 

@@ -150,7 +150,7 @@ def test_told_to_end_before_the_requeue_was_asked_for() -> None:
     )
     assert desk.state.stage is Stage.CLOSE
     desk.tell(ev.Signalled(signal="SIGTERM"), ev.Decided(mirrored=True))
-    assert (desk.state.stage, desk.kinds()) == (Stage.TERMED, ["AskSlurm"])
+    assert (desk.state.stage, desk.kinds()) == (Stage.TERMED, ["AskSlurm", "Unexplained"])
     desk.tell(ev.SlurmSaid(state="CANCELLED"))
     assert desk.state.verdict is not None
     assert desk.state.verdict.kind is VerdictKind.CANCELLED

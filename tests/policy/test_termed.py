@@ -1,4 +1,4 @@
-"""Told to end, and Slurm says only COMPLETING: it waits for our end, so we go; while it says RUNNING we stay, as long as it lasts."""
+"""Told to end, and Slurm does not say why: it waits for our end, so we go once nothing is left to end; what it says is in test_told."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ftsup.policy.ending import TERMED_S, TOLD
 from ftsup.policy.state import Stage
 from tests.policy.test_review import NODES, ONE, Desk
 
-ENDING = ev.SlurmSaid(state="UNKNOWN", completing=True)
-RUNNING = ev.SlurmSaid(state="RUNNING")
+ENDING = ev.SlurmSaid(state="UNKNOWN", completing=True, code="0:9")
+"""The batch script was killed: that says nothing about the job."""
 
 
 @pytest.fixture
@@ -46,13 +46,16 @@ def test_once_the_nodes_have_said_all_although_the_step_does_not_end(desk: Desk)
     assert quits(desk) == [TOLD]
 
 
-def test_a_preemption_with_a_grace_still_runs_and_needs_its_batch_script(desk: Desk) -> None:
+def test_slurm_that_does_not_answer_is_asked_for_a_while(desk: Desk) -> None:
+    away = ev.SlurmFailed(op="show", kind="Unavailable", why="controller away")
     desk.tell(ev.StepEnded(text="srun ended"))
     for _ in range(5):
-        desk.tell(RUNNING, ev.Tick(), after=2.0)
+        desk.tell(away, ev.Tick(), after=2.0)
     assert quits(desk) == []
+    assert desk.kinds() == ["AskSlurm"]
     desk.tell(ev.Tick(), after=TERMED_S)
     assert quits(desk) == [TOLD]
+    assert [order.over for order in desk.all if isinstance(order, ev.Unexplained)][-1] is False, "the word stays in the run directory"
 
 
 def test_slurm_tells_the_nodes_only(desk: Desk) -> None:

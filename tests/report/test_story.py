@@ -203,3 +203,15 @@ def test_a_save_that_an_incident_has_overtaken_is_not_under_way(leader):
     assert leader.story.saving is not None
     leader.hang()
     assert leader.story.saving is None
+
+
+def test_told_to_end_and_nobody_said_why_is_said(leader):
+    leader.take(ev.Signalled(signal="SIGTERM"))
+    assert leader.story.unexplained
+    leader.grant(restarts=1)
+    assert not leader.story.unexplained
+    assert leader.story.incidents[-1].fault == "the job was told to end (SIGTERM), and Slurm did not say why"
+    leader.launch()
+    leader.take(ev.Signalled(signal="SIGTERM"))
+    leader.take(ev.SlurmSaid(state="CANCELLED"))
+    assert (leader.story.unexplained, leader.story.stage) == (False, Stage.CANCELLED)

@@ -1,0 +1,142 @@
+"""Told to end on a real Slurm: preempted in four ways, suspended, drained, signalled by hand, cancelled at drawn moments."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ftsup import events as ev
+from ftsup.events import VerdictKind
+from tests.e2e import stops
+from tests.realslurm.cluster import CRED_EXPIRE_S, KILL_WAIT_S, MAIN, Plan
+
+pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(600)]
+
+GRACE_S = 15
+LESSER = {
+    "low": ("n1", "REQUEUE", 0),
+    "lowgrace": ("n2", "REQUEUE", GRACE_S),
+    "lowcancel": ("n3", "CANCEL", 0),
+    "lowcancelgrace": ("n4", "CANCEL", GRACE_S),
+}
+NODES = ("n1", "n2", "n3", "n4", "n5", "n6")
+PARTITIONS = (
+    f"{MAIN.replace('n1,n2,n3,n4', 'n5,n6')} PreemptMode=OFF",
+    *(f"{name} Nodes={node} PriorityTier=1 PreemptMode={mode} GraceTime={s} DefaultTime=10" for name, (node, mode, s) in LESSER.items()),
+    "high Nodes=n1,n2,n3,n4 PriorityTier=10 PreemptMode=OFF DefaultTime=10",
+)
+SETTINGS = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
+BACK_S = CRED_EXPIRE_S + 1
+
+
+def plan(proctrack: str, **more: str) -> Plan:
+    return Plan(proctrack=proctrack, nodes=NODES, settings={**SETTINGS, **more}, partitions=PARTITIONS, users=True)
+
+
+@pytest.mark.parametrize("proctrack", ["cgroup", pytest.param("linuxproc", marks=pytest.mark.drill)])
+def test_preempted(proctrack: str, own_site) -> None:
+    """With grace, the ranks save where they can be asked: where only the supervisor hears of it."""
+    site = own_site(plan(proctrack))
+    runs = {name: stops.submit(site, name, partition=name) for name in LESSER}
+    for run in runs.values():
+        run.until_trains(more=5)
+    for name, run in runs.items():
+        stops.preempt(run, partition="high", node=LESSER[name][0], seconds=2)
+    for run in runs.values():
+        stops.until_back(run)
+    decided = {name: stops.verdicts(run)[-1] for name, run in runs.items()}
+    assert all(verdict.kind is VerdictKind.REQUEUE for verdict in decided.values()), decided
+    assert all(run.incidents() == [] for run in runs.values())
+    assert decided["low"].rule == "elsewhere"
+    assert (decided["lowcancel"].rule, "PreemptMode=CANCEL" in decided["lowcancel"].reason) == ("preempted", True)
+    if proctrack == "cgroup":
+        assert decided["lowgrace"].reason.startswith("preempted: another job has our nodes, and Slurm has requeued this one")
+        assert "PreemptMode=CANCEL" in decided["lowcancelgrace"].reason
+        for name in ("lowgrace", "lowcancelgrace"):
+            stops.resumed_at_what_was_saved(runs[name])
+    else:
+        assert {decided["lowgrace"].rule, decided["lowcancelgrace"].rule} == {"preempted"}
+    for name, run in runs.items():
+        assert not run.place.unexplained.exists()
+        stops.told(run, decided[name].reason.partition(":")[0])
+
+
+@pytest.mark.drill
+def test_a_preemption_may_send_the_warning(own_site) -> None:
+    """PreemptParameters=send_user_signal: then ranks can save in both process trackings."""
+    site = own_site(plan("linuxproc", PreemptParameters="send_user_signal"))
+    runs = {name: stops.submit(site, name, partition=name) for name in ("lowgrace", "lowcancelgrace")}
+    for run in runs.values():
+        run.until_trains(more=5)
+    for name, run in runs.items():
+        stops.preempt(run, partition="high", node=LESSER[name][0], seconds=2)
+    for run in runs.values():
+        stops.until_back(run)
+        assert run.incidents() == []
+        assert run.events(ev.Warned)
+        stops.resumed_at_what_was_saved(run)
+
+
+@pytest.mark.parametrize("proctrack", ["cgroup", pytest.param("linuxproc", marks=pytest.mark.drill)])
+def test_suspended_drained_signalled_by_hand(proctrack: str, own_site) -> None:
+    site = own_site(plan(proctrack))
+    run = stops.submit(site, "a", partition="main")
+    first = run.until_trains()
+    node = run.events(ev.LeaderStarted)[-1].nodes[0]
+
+    site.cluster.admin("scontrol", "suspend", run.job)
+    run.until(lambda: run.show().state.value == "SUSPENDED")
+    time.sleep(12)  # twice as long as a hang takes to be found
+    site.cluster.admin("scontrol", "resume", run.job)
+    stops.undisturbed(run, first)
+
+    run.leader().terminate()
+    run.until(lambda: run.events(ev.Signalled))
+    run.until(lambda: run.events(ev.SlurmSaid)[-1].t - run.events(ev.Signalled)[-1].t > 10)
+    stops.undisturbed(run, first)
+    run.until(lambda: not run.place.unexplained.exists())
+
+    site.cluster.admin("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=disk")
+    stops.undisturbed(run, first)
+    site.cluster.admin("scontrol", "requeue", run.job)
+    stops.until_back(run)
+    verdict = stops.verdicts(run)[-1]
+    assert (verdict.rule, f"{node} is drained (disk" in verdict.reason) == ("elsewhere", True)
+    assert run.events(ev.LeaderStarted)[-1].nodes != (node,)
+    stops.told(run, "requeued by Slurm or an administrator")
+
+    again = run.until_trains()
+    run.site.run("scancel", "--signal=TERM", run.job)
+    run.until_ended()
+    assert (stops.verdicts(run)[-1].kind, again) == (VerdictKind.CANCELLED, ev.Epoch(2, 1))
+    stops.stays_cancelled([run], requeue_wait_s=BACK_S)
+    stops.told(run, "SIGTERM was sent to all of it by hand")
+
+
+def test_the_time_limit_came_before_a_requeue(own_site) -> None:
+    """An administrator made it shorter than any warning."""
+    site = own_site(plan("cgroup", OverTimeLimit="0"))
+    run = stops.submit(site, "a", partition="main")
+    run.until_trains()
+    site.cluster.admin("scontrol", "update", f"JobId={run.job}", f"EndTime=now+{KILL_WAIT_S}seconds")
+    stops.until_back(run)
+    assert stops.verdicts(run)[-1].kind is VerdictKind.REQUEUE
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(6, marks=pytest.mark.drill), pytest.param(12, marks=pytest.mark.drill)])
+def test_scancel_at_drawn_moments(first: int, own_site) -> None:
+    site = own_site(Plan(proctrack="cgroup", nodes=NODES, users=True))
+    cancels = [stops.Cancel(seed) for seed in range(first, first + (8 if first == 12 else 6))]
+    runs = [cancel.submit(site) for cancel in cancels]
+    for cancel, run in zip(cancels, runs, strict=True):
+        cancel.reach(run)
+        if cancel.moment != "away":
+            cancel.scancel(run)
+            continue
+        run.once(0, "exit")
+        site.cluster.freeze("slurmctld")
+        run.until(lambda run=run: run.incidents())
+        site.cluster.thaw("slurmctld")
+        cancel.scancel(run)
+    stops.stays_cancelled(runs, requeue_wait_s=BACK_S)
