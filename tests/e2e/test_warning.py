@@ -19,9 +19,14 @@ BATCH = 4
 def tell(site: Site, cases: list[warned.Case]) -> None:
     """Submit all, bring each to its moment, warn it, and see what becomes of it."""
     runs = [(case, warned.submit(site, case, lead_s=LEAD_S)) for case in cases]
+    for case, run in sorted(runs, key=lambda one: one[0].moment != "start"):
+        if case.moment == "start":
+            warned.limit(run, LEAD_S + 85)
+        warned.begin(run, case)
     for case, run in runs:
         warned.reach(run, case)
-        warned.limit(run, LEAD_S + {"early": 61, "start": 6, "slow": 1}.get(case.moment, 1))
+        if case.moment != "start":
+            warned.limit(run, LEAD_S + (61 if case.moment == "early" else 1))
         if case.moment in {"early", "twice"}:
             warned.signal(run, case)
     warned.until_requeued([run for _, run in runs], lambda run: warned.limit(run, 3600), within_s=200)

@@ -21,9 +21,11 @@ SHAPES = ((1, 2), (1, 4), (2, 1), (2, 2), (2, 3), (2, 4), (4, 1), (4, 2))
 STEPS_S = (0.005, 0.05, 0.3, 2.0)
 FORMS = ("SIGUSR1", "B:SIGUSR1", "SIGUSR2", "none")
 MOMENTS = ("steady", "early", "twice", "start", "save", "hang", "restart", "slow")
+BY_HAND = frozenset({"early", "twice", "start"})
+"""Moments in which we send the signal."""
 UNTOLD = frozenset({"hang", "slow"})
 """Moments in which nothing can be saved to the end."""
-MARGIN_S = 3.0
+MARGIN_S = 12.0
 SOON_S = 12.0
 """From the last rank's save to the requeue: one question to Slurm, one decision on disk, on a machine that does more than that."""
 
@@ -65,7 +67,7 @@ def draw(seed: int) -> Case:
     moment, (nodes, ranks) = MOMENTS[seed % len(MOMENTS)], dice.choice(SHAPES)
     way = "asks" if moment in {"save", "slow"} else dice.choice([*WAYS, "deaf"])
     steps = STEPS_S[:-1] if way in {"late", "later"} else STEPS_S
-    form = dice.choice(FORMS[:-1] if moment in {"early", "twice"} else FORMS)
+    form = dice.choice(FORMS[:-1] if moment in BY_HAND else FORMS)
     return Case(way=way, form=form, nodes=nodes, ranks=ranks, step_s=dice.choice(steps), moment=moment)
 
 
@@ -92,12 +94,17 @@ def signal(run: Run, case: Case) -> None:
     run.site.run("scancel", *(["--batch"] if case.form.startswith("B:") else []), f"--signal={name}", run.job)
 
 
-def reach(run: Run, case: Case) -> None:
-    """Come to the moment."""
+def begin(run: Run, case: Case) -> None:
+    """It trains; or comes to its start, and is warned there."""
     if case.moment == "start":
         run.until(lambda: run.events(ev.Launched))
-        return
-    run.until_trains(more=2)
+        signal(run, case)
+    else:
+        run.until_trains(more=2)
+
+
+def reach(run: Run, case: Case) -> None:
+    """Come to the moment."""
     if case.moment == "save":
         committed = lambda: [order.save for order in run.orders(ev.AskRanks) if order.ask is Ask.COMMIT]  # noqa: E731
         known = len(run.events(ev.SaveOver))
