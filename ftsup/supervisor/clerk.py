@@ -61,9 +61,11 @@ class _Request(Generic[T]):
 class Clerk(Generic[T]):
     """Register `sources()`, call `take(now)` after every poll: it gives what the requests' `then` made of their answers."""
 
-    def __init__(self, *, now: float, module: str = "ftsup.supervisor.clerkwork") -> None:
+    def __init__(self, *, now: float, module: str = "ftsup.supervisor.clerkwork", run: str = "") -> None:
         self._now = now
         self._module = module
+        self._run = run
+        """The run directory: where it is gone, nothing is made in its place."""
         self._queue: deque[_Request[T]] = deque()
         self._busy = False
         self._numbers = 0
@@ -173,7 +175,7 @@ class Clerk(Generic[T]):
             return
         if self._queue and not self._busy:
             first = self._queue[0]
-            self._out = json.dumps({"n": first.number, "do": first.what, "with": first.arguments}).encode() + b"\n"
+            self._out = json.dumps({"n": first.number, "do": first.what, "with": first.arguments, "run": self._run}).encode() + b"\n"
             self._busy = True
         while self._out:
             try:

@@ -34,6 +34,8 @@ from ftsup.supervisor.mirror import LaterGrant, Mirror
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _FILE_CAP = 8 << 20
+_ELSEWHERE = frozenset({"say", "see"})
+"""Work that does not write to the run directory."""
 _COPY_CAP = 64 << 20
 
 
@@ -138,12 +140,20 @@ def copy_folder(source: Path, target: Path) -> int:
     return copied
 
 
+def _must_be_there(run: str) -> None:
+    """An unmounted disk leaves an empty place: what is written there is in nobody's record, and hidden when the disk comes back."""
+    if run and not Path(run).is_dir():
+        raise FileNotFoundError(errno.ENOENT, "the run directory is gone", run)
+
+
 def answer(work: Mapping[str, Callable[..., Any]], request: dict[str, Any], *, worked_before: bool = True) -> dict[str, Any]:
     """Do one request. What keeps us from it has a sentence, and a kind by which it is known again, whichever file it names next.
 
     `worked_before`: as the run directory did when the run began.
     """
     try:
+        if request["do"] not in _ELSEWHERE:
+            _must_be_there(request.get("run", ""))
         return {"n": request["n"], "answer": work[request["do"]](**request["with"])}
     except FtsupError as error:
         return {"n": request["n"], "why": str(error), "kind": type(error).__name__}

@@ -129,7 +129,7 @@ class Lead:
         """Why Slurm did not answer the last question."""
         self.unanswered = False
         """Slurm did not answer the last question, and that was told."""
-        self.clerk: Clerk[list[LeaderEvent]] = Clerk(now=clock.now())
+        self.clerk: Clerk[list[LeaderEvent]] = Clerk(now=clock.now(), run=str(run.root))
         me = Me(run=run.id, job=grant.job, host=grant.host, folder=str(run.root), wall=clock.wall(), force=config.checkpoint.force)
         self.checkpoints = Checkpoints(config, me, now=clock.now())
         keys = read_keys(run.keys)

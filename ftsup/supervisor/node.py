@@ -99,7 +99,7 @@ class NodeSupervisor:
         self.signals = Signals(*ENDINGS, warning)
         self.loop = Loop(clock, tick_s=config.waits.tick_s, late_s=config.waits.late_s)
         self.calls: Calls[list[Happening]] = Calls()
-        self.clerk: Clerk[list[Happening]] = Clerk(now=now)
+        self.clerk: Clerk[list[Happening]] = Clerk(now=now, run=str(run.root))
         self.child: children.Child | None = None
         self.order: ev.Launch | None = None
         self.pidfds: dict[int, int] = {}

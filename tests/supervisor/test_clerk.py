@@ -18,7 +18,7 @@ from ftsup.checkpoint.same import files_of
 from ftsup.events import Line, Noted
 from ftsup.supervisor import proctree
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
-from ftsup.supervisor.clerkwork import add_line, answer, copy_folder
+from ftsup.supervisor.clerkwork import Work, add_line, answer, copy_folder
 from ftsup.supervisor.clock import BootClock
 from tests.supervisor import freezer
 
@@ -333,3 +333,21 @@ def test_evidence_is_copied_plain_file_by_plain_file(tmp_path):
     assert copy_folder(source, target) == 2
     assert sorted(path.name for path in target.iterdir()) == ["node.json", "stacks.0"]
     assert (target / "node.json").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("do", ["write", "mirror", "add_line", "logs", "copy"])
+def test_a_run_directory_that_is_gone_is_not_made_anew(tmp_path, do):
+    """What an unmounted disk leaves is an empty place: written there it would be in nobody's record."""
+    run, here = tmp_path / "runs" / "a", tmp_path / "here"
+    (here / "out").mkdir(parents=True)
+    (here / "events.jsonl").write_text("{}\n")
+    work = {
+        "write": {"path": str(run / "status.json"), "text": "{}"},
+        "mirror": {"source": str(here / "events.jsonl"), "target": str(run / "events.jsonl")},
+        "add_line": {"path": str(run / "jobs"), "line": "7"},
+        "logs": {"out": str(here / "out"), "target": str(run / "logs" / "1.1" / "n1.log")},
+        "copy": {"source": str(here), "target": str(run / "incidents" / "1")},
+    }
+    said = answer(Work().table(), {"n": 1, "do": do, "with": work[do], "run": str(run)})
+    assert (said["why"], said["kind"]) == (f"{run}: the run directory is gone", "the run directory is gone")
+    assert not run.parent.exists()
