@@ -193,7 +193,7 @@ def test_a_supervisor_is_killed_before_the_launch_and_the_leader_while_it_takes_
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kill", [kill_leader, kill_supervisor])
 def test_somebody_is_killed_in_each_phase(real, kill) -> None:
-    run = real.submit(slurm={"nodes": 2}, workers_per_node=1, node_setup="sleep 1", policy=PATIENT, waits={"hello": "30s"})
+    run = real.submit(slurm={"nodes": 2}, workers_per_node=1, node_setup="sleep 1", policy=PATIENT, waits={"hello": "80s"})
     n = 0
     for phase in PHASES:
         n = ordered(run, phase, after_n=n)
