@@ -7,8 +7,8 @@ import pytest
 from ftsup import events as ev
 from ftsup.mockslurm import control as mockslurm
 from ftsup.ports import JobState
-from tests.e2e.arrays import submitted
 from tests.e2e.harness import Run
+from tests.e2e.plainly import submit, until_runs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -45,8 +45,8 @@ def test_requeue_by_an_outsider_then_by_the_time_limit_refused_once(site) -> Non
 
 def test_refused_for_good_another_job_follows(site) -> None:
     """Exactly one, of the same script and run directory; its predecessor ends with success, and nothing is requeued."""
-    run = site.submit()
-    run.until_trains(more=6)
+    (run,) = submit(site)
+    until_runs(run)
     mockslurm.refuse_requeues(site.folder / "mock", count=99)
     site.run("scontrol", "update", f"JobId={run.job}", "Requeue=0")
     site.ftsup("requeue", str(run.place.root), cwd=run.work)
@@ -54,7 +54,7 @@ def test_refused_for_good_another_job_follows(site) -> None:
     assert run.until_ended().state is JobState.COMPLETED
     later = Run(site, run.work, run.place, job=after)
     site.runs.append(later)
-    later.until_trains(epoch=ev.Epoch(2, 1))
+    until_runs(later, epoch=ev.Epoch(2, 1))
     assert not run.place.requeue.exists()
     later.finish()
     assert later.until_over().restarts == 0
@@ -64,17 +64,17 @@ def test_refused_for_good_another_job_follows(site) -> None:
 
 def test_tasks_of_a_throttled_array_requeue_only_themselves(site) -> None:
     """Two at once of three, each with its run directory; one is requeued, one cancelled, and the others do not notice."""
-    first, second, third = tasks = submitted(site, "1-3%2")
+    first, second, third = tasks = submit(site, array="1-3%2")
     assert [task.job.partition("_")[2] for task in tasks] == ["1", "2", "3"]
-    first.until_trains(more=6)
-    second.until_trains()
+    until_runs(first)
+    until_runs(second)
     assert third.show().state is JobState.PENDING
     site.ftsup("requeue", first.place.id, cwd=first.work)
-    third.until_trains()  # the place that the first has left
+    until_runs(third)  # the place that the first has left
     assert (second.show().restarts, third.show().restarts, first.show().restarts) == (0, 0, 1)
     site.ftsup("cancel", second.job, cwd=second.work)
     assert second.until_ended().state in {JobState.CANCELLED, JobState.FAILED}
-    first.until_trains(epoch=ev.Epoch(2, 1))
+    until_runs(first, epoch=ev.Epoch(2, 1))
     first.finish()
     for task, restarts in ((first, 1), (third, 0)):
         assert task.until_over().restarts == restarts

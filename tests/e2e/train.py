@@ -96,9 +96,7 @@ def save(folder: Path, step: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--resume")
-    parser.add_argument("--dir", default="ckpt")
-    args = parser.parse_args()
-    resume, folder = args.resume, Path(args.dir)
+    resume = parser.parse_args().resume
     rank, control = int(os.environ["RANK"]), Path("control")
     step = json.loads(Path(resume).read_text())["step"] if resume else 0
     print(f"rank {rank} begins after step {step}")
@@ -111,7 +109,7 @@ def main() -> None:
         beat(step=step)
         made.write(f"{epoch} {step}\n")
         if rank == 0 and step % SAVE_EVERY == 0:
-            save(folder, step)
+            save(Path("ckpt"), step)
         act(asked(control, rank, step))
     print(f"rank {rank} is done at step {step}")
     if LAST_WORDS:

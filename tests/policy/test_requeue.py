@@ -205,6 +205,20 @@ def test_nodes_are_kept_out_in_the_window_and_then_we_go() -> None:
     assert desk.state.exclusions.listed == ("n2",)
 
 
+def test_in_one_errand_the_list_is_known_before_the_requeue_shows() -> None:
+    desk = requeueing(avoided=("n2",)).tell(ev.Signalled(signal="SIGTERM"))
+    assert desk.kinds() == ["AskSlurm"]
+    desk.tell(ev.AvoidSet(nodes=("n2",)))
+    assert (desk.state.seen, desk.orders) == (False, ())
+    desk.tell(ev.RequeueAsked(), SHOWS)
+    assert desk.kinds() == ["Shown", "Leave", "Leave", "Quit"]
+
+
+def test_a_late_failure_of_what_shows_already_only_asks() -> None:
+    desk = requeueing().tell(SHOWS, no("requeue", "Unavailable"), ev.Tick(), after=11.0)
+    assert desk.kinds() == ["AskSlurm"]
+
+
 def test_a_refusal_is_asked_about_and_given_up() -> None:
     desk = requeueing(avoided=("n2",)).tell(SHOWS, ev.Signalled(signal="SIGTERM"), no("keep_out"))
     assert desk.kinds() == ["AskSlurm"], "it may have been cancelled meanwhile"

@@ -8,8 +8,8 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.ports import JobState
-from tests.e2e.arrays import submitted
 from tests.e2e.harness import Run, Site, stopped, until
+from tests.e2e.plainly import submit, until_runs
 from tests.realslurm.cluster import Plan
 
 pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(300)]
@@ -44,8 +44,8 @@ def follow(run: Run, *, before: int = 1) -> Run:
 
 def test_a_node_is_left_beside_the_users_own_and_given_again_it_is_left_again(real) -> None:
     """Set in the COMPLETING window; taken from the list by somebody, the next leader finds itself on the node, and leaves it."""
-    run = real.submit(slurm={"nodes": 2, "exclude": ["n4"]}, workers_per_node=1)
-    run.until_trains()
+    (run,) = submit(real, nodes=2, exclude=["n4"])
+    until_runs(run)
     bad = nodes(run)[0][0]
     asked(run, "--avoid", bad)
     run.until(lambda: run.show().state is JobState.PENDING)
@@ -54,7 +54,7 @@ def test_a_node_is_left_beside_the_users_own_and_given_again_it_is_left_again(re
     real.run("scontrol", "update", f"JobId={run.job}", "ExcNodeList=n4")
     run.until(lambda: run.grants() == 2)
     assert bad in nodes(run)[1], "the first in Slurm's order"
-    run.until_trains(epoch=ev.Epoch(3, 1))
+    until_runs(run, epoch=ev.Epoch(3, 1))
     assert bad not in nodes(run)[2]
     assert set(run.show().excluded) == {bad, "n4"}
     assert [order.verdict.rule for order in run.orders(ev.Decide)] == ["requeue asked", "kept out"]
@@ -64,12 +64,12 @@ def test_a_node_is_left_beside_the_users_own_and_given_again_it_is_left_again(re
 
 
 def test_too_few_nodes_would_remain(real) -> None:
-    run = real.submit(slurm={"nodes": 3, "exclude": ["n4"]}, workers_per_node=1)
-    run.until_trains()
+    (run,) = submit(real, nodes=3, exclude=["n4"])
+    until_runs(run)
     run.site.run("scontrol", "show", "job", run.job)
     (run.place.requests / "r.json").write_text('{"request":"requeue","who":"ada","avoid":["n1"]}')
     run.site.give(run.place.requests / "r.json")
-    run.until_trains(epoch=ev.Epoch(2, 1))
+    until_runs(run, epoch=ev.Epoch(2, 1))
     assert "n1 may be used again: without them too few nodes remain for this job" in run.output()
     assert run.show().excluded == ("n4",)
     run.finish()
@@ -79,8 +79,8 @@ def test_too_few_nodes_would_remain(real) -> None:
 def test_spooled_while_the_controller_is_away_and_carried_out_without_a_leader(own_site) -> None:
     """The leader dies while nobody answers it: the batch script requeues, and is the second chance to keep a node out."""
     site = own_site(OWN)
-    run = site.submit(slurm={"nodes": 2}, workers_per_node=1)
-    run.until_trains()
+    (run,) = submit(site, nodes=2)
+    until_runs(run)
     bad = nodes(run)[0][0]
     site.cluster.freeze("slurmctld")
     try:
@@ -90,7 +90,7 @@ def test_spooled_while_the_controller_is_away_and_carried_out_without_a_leader(o
         leader.kill()
     finally:
         site.cluster.thaw("slurmctld")
-    run.until_trains(epoch=ev.Epoch(2, 1))
+    until_runs(run, epoch=ev.Epoch(2, 1))
     assert run.show().restarts == 1
     assert run.show().excluded == (bad,)
     assert bad not in nodes(run)[1]
@@ -101,14 +101,14 @@ def test_spooled_while_the_controller_is_away_and_carried_out_without_a_leader(o
 
 
 def test_refused_it_is_followed_by_exactly_one_job_although_its_leader_dies(real) -> None:
-    run = real.submit(slurm={"nodes": 2, "exclude": ["n4"]}, workers_per_node=1)
-    run.until_trains()
+    (run,) = submit(real, nodes=2, exclude=["n4"])
+    until_runs(run)
     real.run("scontrol", "update", f"JobId={run.job}", "Requeue=0")  # what a site's submit plugin makes of --requeue
     asked(run)
     run.until(lambda: any(order.chain for order in run.orders(ev.Requeue)))
     run.leader().kill()
     after = follow(run)
-    after.until_trains(epoch=ev.Epoch(2, 1))
+    until_runs(after, epoch=ev.Epoch(2, 1))
     assert run.until_ended().state is JobState.COMPLETED
     assert len(of_script(real, run.place.script)) == 2
     assert after.show().excluded == ("n4",)
@@ -119,8 +119,8 @@ def test_refused_it_is_followed_by_exactly_one_job_although_its_leader_dies(real
 
 
 def test_cancelled_after_its_successor_was_submitted_the_run_does_not_come_back(real) -> None:
-    run = real.submit(slurm={"nodes": 1, "requeue": "chain"}, workers_per_node=1)
-    run.until_trains()
+    (run,) = submit(real, nodes=1, requeue="chain")
+    until_runs(run)
     asked(run)
     with stopped(run.bash()):  # or the job would have ended by itself
         after = follow(run)
@@ -135,16 +135,16 @@ def test_cancelled_after_its_successor_was_submitted_the_run_does_not_come_back(
 
 def test_tasks_of_a_throttled_array_requeue_only_themselves(real) -> None:
     """Two at once of three, each with its run directory; one leaves a node, one is cancelled, and the others do not notice."""
-    first, second, third = submitted(real, "1-3%2")
-    first.until_trains(more=6)
-    second.until_trains()
+    first, second, third = submit(real, array="1-3%2")
+    until_runs(first)
+    until_runs(second)
     assert third.show().state is JobState.PENDING
     asked(first)
-    third.until_trains()  # in the place that the first has left
+    until_runs(third)  # in the place that the first has left
     assert (first.show().restarts, second.show().restarts, third.show().restarts) == (1, 0, 0)
     real.ftsup("cancel", second.job, cwd=second.work)
     second.until_ended()
-    first.until_trains(epoch=ev.Epoch(2, 1))
+    until_runs(first, epoch=ev.Epoch(2, 1))
     assert [event.job for event in first.events(ev.LeaderStarted)] == [first.job] * 2
     first.finish()
     for task, restarts in ((first, 1), (third, 0)):
@@ -153,12 +153,12 @@ def test_tasks_of_a_throttled_array_requeue_only_themselves(real) -> None:
 
 
 def test_a_task_that_cannot_be_requeued_is_followed_by_one_job(real) -> None:
-    first, second = submitted(real, "7,9", slurm={"requeue": "chain", "array": "7,9"})
-    first.until_trains()
-    second.until_trains()
+    first, second = submit(real, requeue="chain", array="7,9")
+    until_runs(first)
+    until_runs(second)
     asked(first)
     after = follow(first, before=0)
-    after.until_trains(epoch=ev.Epoch(2, 1))
+    until_runs(after, epoch=ev.Epoch(2, 1))
     assert (first.show().state, second.show().state) == (JobState.COMPLETED, JobState.RUNNING)
     assert len(of_script(real, first.place.script)) == 1
     assert of_script(real, second.place.script) == []
