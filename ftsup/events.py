@@ -160,6 +160,8 @@ class LeaderStarted(Event, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     address: str = ""
     version: str = ""
+    foreground: bool = False
+    """A person started it, in an allocation of somebody's own (`ftsup run`)."""
 
 
 class Tick(Event, frozen=True, kw_only=True):

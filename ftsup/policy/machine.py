@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.errors import RuleBroken
-from ftsup.events import Fault, How, LeaderEvent, LeaderOrder
+from ftsup.events import Fault, How, LeaderEvent, LeaderOrder, Request
 from ftsup.policy import blame, ending, exclusion, requeue, resume, stuck, told, wishes
 from ftsup.policy import save as saving
 from ftsup.policy.judge import HANGS, Case, at_end, describe, judge, remember
@@ -199,6 +199,7 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
         ended=state.ended,
         saves=state.saves,
         saved_step=state.saved_step,
+        foreground=event.foreground,
         wish=wishes.carried(state, event.nodes),
         chain=rules.chain,
         exclusions=state.exclusions,
@@ -708,6 +709,9 @@ def _back(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         state = replace(state, faults=(*state.faults, *lost), instances=instances)
     state, more = _again(state, t, rules)
     state, news = ending.slurm_said(state, event, rules)
+    if state.foreground and not event.preempted and not termed and state.stage in ending.BEFORE_END:
+        state, asked = wishes.asked(state, ev.Asked(t=t, request=Request.STOP, who="SIGTERM by hand"), rules)
+        news += asked
     return state, (*orders, *more, *news)
 
 

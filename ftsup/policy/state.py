@@ -209,6 +209,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """When we must ask for the requeue, so that it comes before the time limit."""
     ask_t: float | None = None
     """When Slurm is asked again how long we have: an admin may move the limit either way."""
+    foreground: bool = False
+    """A signal by hand to the leader alone is the wish of whoever started it."""
     forgotten: int = 0
     """So many times in a row Slurm said that it does not know our job."""
     end_checked: bool = False

@@ -182,6 +182,7 @@ class Lead:
             pid=starter.own_pid(),
             nodes=grant.nodes,
             address=self.link.addresses[0],
+            foreground=grant.foreground,
         )
         now = self.clock.now()
         strange = [ev.Noted(t=now, text=f"{grant.host}: {text}", trouble=text) for text in self.strange]
