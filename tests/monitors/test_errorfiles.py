@@ -343,8 +343,8 @@ def test_an_error_file_without_sense_is_read_again_when_it_has_some(text: str, f
 )
 def test_the_kernels_kills_for_memory_are_counted(own: str, counter: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "own").write_text(own)
-    assert memory.oom_kills(own=tmp_path / "own", root=tmp_path) == 0
+    assert memory.look(own=tmp_path / "own", root=tmp_path, host=tmp_path / "none").kills == 0
     (tmp_path / counter).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / counter).write_text(text)
-    assert memory.oom_kills(own=tmp_path / "own", root=tmp_path) == 2
-    assert memory.oom_kills(own=tmp_path / "nothing", root=tmp_path) == 0
+    assert memory.look(own=tmp_path / "own", root=tmp_path, host=tmp_path / "none").kills == 2
+    assert memory.look(own=tmp_path / "nothing", root=tmp_path, host=tmp_path / "none").kills == 0
