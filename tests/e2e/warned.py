@@ -151,7 +151,7 @@ def check(run: Run, case: Case, *, kill_wait_s: float, margin_s: float = MARGIN_
     first = next(order.verdict for order in run.orders(ev.Decide))
     assert first.kind is VerdictKind.REQUEUE, run.story()
     latest_t = end_s(run) - kill_wait_s - margin_s
-    assert line.event.t <= latest_t + 8.0, (line.event.t - latest_t, run.story())
+    assert line.event.t <= latest_t + margin_s, (line.event.t - latest_t, run.story())  # before KillWait, however slow the machine
     if case.moment not in {"hang", "restart"}:
         assert [one for one in run.incidents() if one.epoch.grant == 1] == [], run.story()
         assert [epoch for epoch in run.launches() if epoch.grant == 1] == [ev.Epoch(1, 1)], run.story()
@@ -165,7 +165,7 @@ def check(run: Run, case: Case, *, kill_wait_s: float, margin_s: float = MARGIN_
         return None
     if "training is saved" not in first.reason:  # it may also be warned in the middle of the incident
         assert case.moment == "restart", run.story()
-        return None
+        return max((step for _, step, _ in saves(run, until_t=line.event.t)), default=None)
     return _check_saved(run, case, line, first.reason)
 
 
