@@ -21,6 +21,8 @@ Change = tuple[State, tuple[LeaderOrder, ...]]
 LOST_S = 15.0
 """Slurm may still take a submission whose answer was lost: so long before it is looked for."""
 BACK_OFF_S, BACK_OFF_MAX_S = 5.0, 60.0
+BACK_OFF_AT_END_S = 10.0
+"""A controller that was away looks at time limits half a minute after it is back (seen): a job past its own must have asked by then."""
 REFUSED_OUT = 3
 """So often may Slurm refuse to keep nodes out: then the batch script and the next leader have their turn."""
 BROKEN = ending.ENDED | {"TIMEOUT", "DEADLINE", "PREEMPTED"}
@@ -115,7 +117,8 @@ def failed(state: State, event: ev.SlurmFailed, rules: Rules) -> Change:
         return state, ()
     if not refused:
         after_s = LOST_S if event.kind in {"Unanswered", "Unreadable"} else 0.0
-        back_off_s = min(BACK_OFF_S * 2 ** min(state.tries, 4), BACK_OFF_MAX_S)
+        at_end = state.verdict is not None and state.verdict.rule == "time limit"
+        back_off_s = min(BACK_OFF_S * 2 ** min(state.tries, 4), BACK_OFF_AT_END_S if at_end else BACK_OFF_MAX_S)
         return replace(state, deadline_t=event.t + max(after_s, back_off_s)), ()
     state = replace(state, refused=state.refused + 1)
     if state.refused < rules.policy.refusals:  # is it requeueable at all?

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from ftsup import events as ev
-from ftsup.events import Epoch, Fault, How
+from ftsup.events import Epoch, Fault, How, Verdict, VerdictKind
 from ftsup.policy import machine
 from ftsup.policy.ending import ASK_SOON_S
 from ftsup.policy.state import Stage
@@ -116,3 +117,10 @@ def test_a_grant_that_slurm_has_given_up_ends_its_ranks_and_asks_for_nothing(beg
     assert [order.node for order in orders if isinstance(order, ev.Leave)] == list(NODES)
     assert ev.Quit(code=0) in orders
     assert not [order for order in desk.all if isinstance(order, ev.Requeue)]
+
+
+@pytest.mark.parametrize("rule, most_s", [("time limit", 10.0), ("hello", 60.0)])
+def test_a_requeue_is_asked_for_often_where_the_time_limit_waits_for_the_controller_too(rule: str, most_s: float) -> None:
+    state = replace(Desk().running().state, stage=Stage.REQUEUE, verdict=Verdict(kind=VerdictKind.REQUEUE, reason="", rule=rule), tries=9)
+    out = machine.step(state, ev.SlurmFailed(t=2000.0, op="requeue", kind="Unavailable", why="away"), RULES4)
+    assert out.state.deadline_t == 2000.0 + most_s

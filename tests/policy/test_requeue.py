@@ -88,6 +88,8 @@ def test_a_job_that_ended_before_leaves_its_requeue_to_others(state: str) -> Non
 
 def test_while_the_controller_is_away_it_is_asked_later_each_time_and_for_ever() -> None:
     desk, waits = requeueing(), []
+    assert desk.state.verdict is not None
+    desk.state = replace(desk.state, verdict=replace(desk.state.verdict, rule="hello"))
     for _ in range(8):
         desk.tell(no("requeue", "Unavailable"))
         assert desk.state.deadline_t is not None

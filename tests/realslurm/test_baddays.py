@@ -268,7 +268,7 @@ def test_a_node_whose_prolog_fails(own_site, open_folder, node, flags) -> None:
     if run.show().held:
         assert "launch failed requeued held" in run.show().reason.replace("_", " ").lower()
         site.run("scontrol", "release", run.job)  # what `ftsup watch` does
-    run.until_trains(within_s=180)
+    run.until_trains()
     assert node not in run.events(ev.LeaderStarted)[-1].nodes
     run.finish()
     assert run.until_over().exit_code == 0
