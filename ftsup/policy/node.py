@@ -30,7 +30,7 @@ SWEEP_GRACE_S = 2.0
 """What torchrun left behind gets this long: torchrun had its own turn to end it."""
 
 
-ANSWER_S, ANSWER_PART = 5.0, 0.5
+ANSWER_S, ANSWER_PART = 10.0, 0.5
 """Told to end, with ranks that run: so long, and such a part of KillWait at most, is the leader's to find out why."""
 
 

@@ -172,7 +172,7 @@ def _bring_back(state: State, t: float, rules: Rules, reason: str) -> Change:
 
 
 def ended_by_it(state: State, event: ev.AttemptOver) -> bool:
-    """Whether a preemption's SIGTERM ended a node's ranks: it may reach them directly, and our word that there is time may come too late."""
+    """Whether a preemption's SIGTERM ended a node's ranks: it may reach them directly, and our word that there is time may be late."""
     bad = [fault for fault in event.ended if fault.how not in {How.RETURNED, How.SAVED}]
     return not state.faults and event.code != 0 and all(fault.signal == "SIGTERM" for fault in bad)
 

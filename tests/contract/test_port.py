@@ -186,6 +186,25 @@ def test_requeue_never_brings_back_a_cancelled_job(rig):
     assert (now.state, now.restarts) == (JobState.CANCELLED, 0)
 
 
+def test_a_requeue_of_what_has_ended_brings_back_even_what_was_cancelled(rig):
+    """Which is why ftsup asks for it only where Slurm has said that it has preempted the job, or that its time was over."""
+    job = rig.start(SLOW)
+    rig.slurm.cancel(job)
+    assert rig.slurm.show(job).completing
+    rig.slurm.requeue(job)
+    assert rig.slurm.show(job).restarts == 0
+    rig.slurm.requeue(job, ended=True)
+    assert rig.slurm.show(job).restarts == 1
+    assert rig.until(job, pending).reason == "BeginTime"
+
+
+def test_how_long_a_running_job_has_is_its_end_time(rig):
+    job = rig.start("--time=10")
+    now = rig.slurm.show(job)
+    assert now.ends_in_s == pytest.approx(600 - now.run_s, abs=2)
+    assert not now.preempted
+
+
 def test_requeue_of_a_job_that_forbids_it_is_refused(rig):
     job = rig.start("--no-requeue")
     assert not rig.slurm.show(job).requeueable

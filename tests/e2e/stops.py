@@ -24,7 +24,7 @@ CASE = warned.Case(ranks=1)
 def submit(site: Site, name: str, **slurm: object) -> Run:
     """A run of one node and one rank, in a partition of its own."""
     config = CASE.config(lead_s=60)
-    return site.submit(name, **warned.merged(config, {"slurm": {"time": "30min", "mem": "1500MiB", **slurm}}))
+    return site.submit(name, **warned.merged(config, {"slurm": {"time": "30min", "mem": "1500MiB", **slurm}, "waits": {"ask": "5min"}}))
 
 
 def preempt(run: Run, *, partition: str, node: str, seconds: float) -> None:

@@ -279,10 +279,10 @@ TERM = noding.Signal(t=100.0, warning=False)
 
 def test_a_node_waits_a_moment_for_the_leaders_word() -> None:
     state, acts = does(runs(), TERM)
-    assert (acts, noding.told_until_t(state, RULES4)) == (["Tell"], 105.0)
-    state, acts = does(state, noding.Waited(t=104.9), noding.LeaderQuiet(t=104.9))
+    assert (acts, noding.told_until_t(state, RULES4)) == (["Tell"], 110.0)
+    state, acts = does(state, noding.Waited(t=109.9), noding.LeaderQuiet(t=109.9))
     assert acts == []
-    state, acts = does(state, noding.Waited(t=105.0))
+    state, acts = does(state, noding.Waited(t=110.0))
     assert (acts, state.leaving, noding.told_until_t(state, RULES4)) == (["EndChild"], True, None)
 
 
@@ -294,7 +294,7 @@ def test_a_short_kill_wait_leaves_the_ranks_their_time() -> None:
 
 
 def test_the_leader_says_that_there_is_time() -> None:
-    state, acts = does(runs(), TERM, noding.Ordered(t=101.0, order=ev.GoOn(node="n1")), noding.Waited(t=110.0))
+    state, acts = does(runs(), TERM, noding.Ordered(t=101.0, order=ev.GoOn(node="n1")), noding.Waited(t=120.0))
     assert (acts, state.stage, state.leaving) == (["Tell"], NodeStage.RUNNING, False)
 
 
