@@ -65,6 +65,11 @@ def let_in_news(event: ev.AvoidSet) -> ev.Notify:
     return ev.Notify(kind="requeue", text=f"{', '.join(event.let_in)} may be used again: without them too few nodes remain for this job")
 
 
+def unlisted(state: State) -> State:
+    """Whatever Slurm's list held, it does not any more: it is to be written anew."""
+    return replace(state, exclusions=replace(state.exclusions, listed=()))
+
+
 def missed(state: State) -> Verdict | None:
     """A requeue of a grant that has nodes which were to be kept out: neither the last leader nor its batch script could. None: it has none.
 
@@ -77,4 +82,4 @@ def missed(state: State) -> Verdict | None:
     return Verdict(kind=VerdictKind.REQUEUE, reason=reason, rule=RULE)
 
 
-__all__ = ["RULE", "Exclusions", "aged", "begun", "follow", "let_in_news", "listed", "lived_s", "missed", "wanted"]
+__all__ = ["RULE", "Exclusions", "aged", "begun", "follow", "let_in_news", "listed", "lived_s", "missed", "unlisted", "wanted"]

@@ -205,7 +205,8 @@ def _leader_started(state: State, event: ev.LeaderStarted, rules: Rules) -> Chan
         exclusions=state.exclusions,
     )
     if rules.can_requeue and state.history.requeues < rules.policy.requeues and (verdict := exclusion.missed(state)) is not None:
-        return ending.close(replace(state, history=replace(state.history, requeues=state.history.requeues + 1)), verdict, event.t)
+        state = replace(exclusion.unlisted(state), history=replace(state.history, requeues=state.history.requeues + 1))
+        return ending.close(state, verdict, event.t)
     state, orders = enter(state, Stage.GATHER, event.t, rules, waiting=event.nodes)
     return replace(state, ask_t=event.t + rules.ask_s), (*orders, ev.AskSlurm())
 

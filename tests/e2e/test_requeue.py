@@ -51,10 +51,10 @@ def test_refused_for_good_another_job_follows(site) -> None:
     site.run("scontrol", "update", f"JobId={run.job}", "Requeue=0")
     site.ftsup("requeue", str(run.place.root), cwd=run.work)
     after = run.until(lambda: (jobs := run.place.jobs.read_text().split())[1:] and jobs[1])
-    assert run.until_ended().state is JobState.COMPLETED
     later = Run(site, run.work, run.place, job=after)
     site.runs.append(later)
     until_runs(later, epoch=ev.Epoch(2, 1))
+    assert run.show().state is JobState.COMPLETED
     assert not run.place.requeue.exists()
     later.finish()
     assert later.until_over().restarts == 0

@@ -248,6 +248,7 @@ def test_a_list_that_slurm_has_is_not_written_again() -> None:
 def test_the_next_leader_is_the_third_chance() -> None:
     """Neither the leader nor the batch script could do it, and the node is given again."""
     desk = requeueing(avoided=("n2",))
+    desk.state = replace(desk.state, exclusions=replace(desk.state.exclusions, listed=("n2",)))  # somebody has written another list
     spent = desk.state.history.requeues
     desk.tell(ev.LeaderStarted(job="7", restarts=1, host="n1", pid=2, nodes=NODES))
     assert (desk.state.stage, desk.kinds()) == (Stage.CLOSE, ["Decide"])

@@ -109,7 +109,7 @@ def test_refused_it_is_followed_by_exactly_one_job_although_its_leader_dies(real
     run.leader().kill()
     after = follow(run)
     until_runs(after, epoch=ev.Epoch(2, 1))
-    assert run.until_ended().state is JobState.COMPLETED
+    assert run.show().state is JobState.COMPLETED
     assert len(of_script(real, run.place.script)) == 2
     assert after.show().excluded == ("n4",)
     assert not run.place.requeue.exists()
