@@ -516,7 +516,7 @@ class Lead:
 
     def _said(self, job: Job) -> list[LeaderEvent]:
         found = ending.said(job, kill_wait_s=self.kill_wait_s, unkillable_s=self.unkillable_s)
-        if self.state.stage is not Stage.TERMED or job.restarts <= self.grant.restarts:
+        if self.state.stage is not Stage.TERMED or self.state.preempted or job.restarts <= self.grant.restarts:
             return [found]
         self._unfit(found)  # somebody else requeues it: perhaps for a node
         return []

@@ -11,7 +11,7 @@ from tests.e2e.harness import for_s, mock_site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
-GRACE_S = 15.0
+GRACE_S = 30.0
 LESSER = {
     "low": {"preempt": "REQUEUE"},
     "lowgrace": {"preempt": "REQUEUE", "grace_s": GRACE_S},
