@@ -59,7 +59,6 @@ def test_refused_for_good_another_job_follows(site) -> None:
     later.finish()
     assert later.until_over().restarts == 0
     assert run.place.jobs.read_text().split() == [run.job, after]
-    assert [event.job for event in later.events(ev.LeaderStarted)] == [run.job, after]
 
 
 def test_tasks_of_a_throttled_array_requeue_only_themselves(site) -> None:
