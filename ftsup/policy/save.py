@@ -309,7 +309,9 @@ def _end_is(state: State, left_s: float | None, t: float, rules: Rules) -> Chang
     left = "there is no time limit" if left_s is None else f"the end is {left_s / 60:.0f} min away"
     text = f"saved{_at(state.saved_step)} because of the warning signal; {left}: training goes on"
     end_t = None if left_s is None else state.end_t  # what the warning made us believe
-    return replace(state, look_t=None, warned=False, end_t=end_t), (ev.Notify(kind="save", text=text),)
+    # The answer may be to a question that was asked before somebody moved the limit: look once more, soon.
+    state = replace(state, look_t=None, warned=False, end_t=end_t, ask_t=t + ending.WARN_ASK_S)
+    return state, (ev.Notify(kind="save", text=text),)
 
 
 def _until_taken(state: State, t: float, rules: Rules) -> Change:

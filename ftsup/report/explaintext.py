@@ -262,7 +262,7 @@ def _rest(tale: Tale) -> Iterator[list[str]]:
 
 
 def asked(tale: Tale) -> Iterator[str]:
-    """What people asked for, and leaders that died."""
+    """What people asked for, what stood for a while, and leaders that died."""
     for wish in tale.asked:
         yield f"{wish.wall[:19].replace('T', ' ')} {wish.answer or f'{wish.who} asked for {wish.request}'}"
     yield from map(_watched, tale.watched[-_SHOWN:])

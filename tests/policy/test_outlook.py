@@ -27,7 +27,7 @@ def test_a_grant_begins_with_full_budgets_and_waits_for_its_nodes():
     leader.take(ev.LeaderStarted(job="7", restarts=0, host="n1", pid=1, nodes=NODES))
     first = seen(leader)
     assert first.waiting == NODES
-    assert first.until_s == Rules().hello_s
+    assert first.until_s == Rules().hello_s / 2  # then those that are missing are started once more
     assert first.budgets == {
         "hangs": Budget(left=3, of=3),
         "errors": Budget(left=3, of=3),

@@ -39,7 +39,7 @@ def test_a_running_job():
 
 
 @pytest.mark.parametrize(
-    ("name", "ends_in_s", "preempted"),
+    "name, ends_in_s, preempted",
     [
         ("job-running.txt", 26 * 3600.0 - 1, False),
         ("job-preempted-running.txt", 16.0, True),  # 20 s of grace, 4 of them are over
@@ -54,7 +54,7 @@ def test_how_long_it_has_is_what_end_time_says(name, ends_in_s, preempted):
     assert (job.ends_in_s, job.preempted) == (ends_in_s, preempted)
 
 
-@pytest.mark.parametrize(("end", "ends_in_s"), [("2027-11-29T15:04:05", None), ("Unknown", None), ("2026-11-30T00:11:52", 20.0)])
+@pytest.mark.parametrize("end, ends_in_s", [("2027-11-29T15:04:05", None), ("Unknown", None), ("2026-11-30T00:11:52", 20.0)])
 def test_the_year_that_slurm_gives_a_job_without_a_limit_is_no_end(end, ends_in_s):
     text = (
         said("job-preempted-running.txt")
