@@ -102,6 +102,7 @@ def test_a_launch_that_failed_is_released_and_trains(own_site, tmp_path):
     assert (deeds(run)[0]["do"], deeds(run)[0]["about"]) == ("release", "launch failed")
 
 
+@pytest.mark.drill
 def test_a_job_that_slurm_holds_for_good_goes_on_in_another_job(own_site):
     """A batch host that comes back without its job, again and again: MaxBatchRequeue (5 here) holds it, and no user can release it."""
     site = own_site(Plan(nodes=("n1",), partitions=("main Nodes=n1 Default=YES MaxTime=INFINITE DefaultTime=10",),
