@@ -264,17 +264,22 @@ def test_a_slurm_that_is_silent_leaves_the_directory_alone_unless_the_run_says_t
     assert desk.type("seal", "ck").exit_code == 0
 
 
-@pytest.mark.parametrize("state", [None, JobState.PENDING])
-def test_the_life_of_an_owner(desk, state):
-    """A job that Slurm knows no more is over; a requeued one comes back."""
+@pytest.mark.parametrize(
+    "state,cluster,life", [(None, "here", "over"), (None, "there", "unknown"), (None, "", "unknown"), (JobState.PENDING, "", "alive")]
+)
+def test_the_life_of_an_owner(desk, state, cluster, life):
+    """A job that its own Slurm knows no more is over; a requeued one comes back."""
     desk.save(100)
     job = live_run(desk)
+    desk.slurm.settings["ClusterName"] = "here"
+    if cluster:
+        (desk.home / RUN / "cluster.json").write_text(f'{{"name": "{cluster}"}}')
     owner = read_owner(RealDisk(), Home(desk.folder))
     if state is None:
         desk.slurm.forget(job)
     else:
         desk.slurm.jobs[job].state = state
-    assert life_of(owner, ports=desk.ports).value == ("over" if state is None else "alive")
+    assert life_of(owner, ports=desk.ports).value == life
 
 
 def test_what_was_there_before_the_run_began_is_not_its_to_remove():

@@ -40,10 +40,11 @@ READS = {
     "requeue": (["requeue", RUN, "--avoid", "n2"],),
     "pause": (["pause", RUN],),
     "cancel": (["cancel", RUN],),
+    "watch": (["watch", "--once"], ["watch", "--once", "--json"]),
     "submit": (["submit", "--continue", RUN],),
 }
 """Command -> what is typed."""
-READS_NO_RUN = {"init", "render", "checkpoints", "config", "completion", "demo", "doctor", "mock", "lead", "node"}
+READS_NO_RUN = {"init", "render", "checkpoints", "config", "completion", "demo", "doctor", "mock", "lead", "node", "run"}
 ALLOWED = {0, 1, 2, 75, 78}
 LIMIT_S = 1.0
 """Of work; what waits for something hears the alarm."""
