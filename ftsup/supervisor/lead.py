@@ -61,8 +61,8 @@ LEAVE_S = 15.0
 """The most that quitting waits for the nodes' goodbye and the mirror: longer than nodes take, since our end is theirs."""
 TOLD_LEAVE_S = 2.0
 """The same where Slurm told us to end: KillWait runs."""
-TOLD_MARGIN_S = 3.0
-"""So long before the end of KillWait we are gone."""
+TOLD_MARGIN_PART = 0.5
+"""Of `kill_margin`, in which the nodes are done: so long before the end of KillWait we are gone, and have heard their last words."""
 TOLD_MIRROR_S = 2.0
 """The most that the decision waits for the run directory then."""
 SLURM = "slurm"
@@ -116,6 +116,8 @@ class Lead:
         """How many lines are on their way to the batch script's output."""
         self.quit: int | None = None
         self.quit_t: float | None = None
+        self.told_t: float | None = None
+        """When we were told to end for the first time: KillWait runs from then."""
         self.interrupted = False
         """A person at our terminal has asked for the end."""
         self.warning = launch.warning(config)
@@ -251,8 +253,10 @@ class Lead:
         events += [ev.Warned(node=self.grant.host)] if self.warning in came else []
         told = [number for number in came if number in ENDINGS]
         events += [self._told(number) for number in told]
+        if told and self.told_t is None:
+            self.told_t = now
         if told and self.quit_t is not None:
-            self.quit_t = min(self.quit_t, now + self._told_leave_s())
+            self.quit_t = min(self.quit_t, self._told_quit_t(now))
         self._routine(now)
         self._take([*(replace(event, t=now) for event in events), ev.Tick(t=now)], now)
         if due := self.teller.due(now):
@@ -615,14 +619,15 @@ class Lead:
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
         self.teller.leaving = True
-        self.quit_t = now + (self._told_leave_s() if self.state.signalled or self.state.termed else LEAVE_S)
+        self.quit_t = self._told_quit_t(now) if self.state.signalled or self.state.termed else now + LEAVE_S
         if self.state.stage is Stage.OVER:
             self.checkpoints.finish(self.state, now)
             self.quit_t += 0.0 if self.checkpoints.over or self.state.signalled else LAST_S
 
-    def _told_leave_s(self) -> float:
+    def _told_quit_t(self, now: float) -> float:
         """Our end is the nodes': ranks that save when they are told to end have their time. What does not end by itself is killed then."""
-        return max(TOLD_LEAVE_S, (self.kill_wait_s or 0.0) - TOLD_MARGIN_S)
+        began_t = now if self.told_t is None else self.told_t
+        return max(now + TOLD_LEAVE_S, began_t + (self.kill_wait_s or 0.0) - TOLD_MARGIN_PART * self.rules.kill_margin_s)
 
     def _may_go(self) -> bool:
         """Quit once the mirror holds the end and the nodes are gone, or after a while."""
