@@ -576,6 +576,8 @@ def _attempt_over(state: State, event: ev.AttemptOver, rules: Rules) -> Change:
     state = resume.stepped(_reached(state, event.step), event.step)
     if state.stage is Stage.TERMED:
         return told.last_words(_over(state, event))
+    if state.stage in ending.AT_END and event.node not in state.over:  # the leader may go once it has heard of all
+        return replace(state, over=(*state.over, event.node)), ()
     if event.node in state.over or state.stage not in ATTEMPT | {Stage.COLLECT, Stage.STOP}:
         return state, ()
     if state.preempted and state.stage in {Stage.LAUNCH, Stage.RUN} and told.ended_by_it(state, event):

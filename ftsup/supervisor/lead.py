@@ -116,6 +116,8 @@ class Lead:
         """How many lines are on their way to the batch script's output."""
         self.quit: int | None = None
         self.quit_t: float | None = None
+        self.quitting_t = 0.0
+        """When we were ordered to quit."""
         self.told_t: float | None = None
         """When we were told to end for the first time: KillWait runs from then."""
         self.interrupted = False
@@ -618,6 +620,7 @@ class Lead:
 
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
+        self.quitting_t = now
         self.teller.leaving = True
         self.quit_t = self._told_quit_t(now) if self.state.signalled or self.state.termed else now + LEAVE_S
         if self.state.stage is Stage.OVER:
@@ -633,11 +636,15 @@ class Lead:
         """Quit once the mirror holds the end and the nodes are gone, or after a while."""
         if self.quit is None or self.quit_t is None:
             return False
-        if self.teller.busy and not (self.state.signalled and self.clock.now() >= self.quit_t):
+        now = self.clock.now()
+        told = self.state.signalled or self.state.termed
+        if told and {*self.state.nodes} <= {*self.state.over}:  # the step may not end: clerks hang with their disks
+            self.quit_t = min(self.quit_t, self.quitting_t + TOLD_LEAVE_S)
+        if self.teller.busy and not (self.state.signalled and now >= self.quit_t):
             return False  # the last news are those that people wait for
         ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and not self.saying and self.step.ended()
         ended = ended and (self.checkpoints.over or self.state.stage is not Stage.OVER)
-        return ended or self.clock.now() >= self.quit_t
+        return ended or now >= self.quit_t
 
 
 def seconds_of(config: Mapping[str, str], key: str) -> float | None:

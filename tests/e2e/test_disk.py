@@ -181,7 +181,7 @@ def ends_in_time(run: Run) -> None:
     run.site.run("scancel", run.job)
     begun = time.monotonic()
     run.until(lambda: not any(map(living, supervisors)), within_s=30)
-    assert time.monotonic() - begun < 10.0
+    assert time.monotonic() - begun < 10.0, run.story()
     assert not run.memory().exists()
 
 
