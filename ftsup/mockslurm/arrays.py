@@ -53,6 +53,11 @@ def name(job: JobRec) -> str:
     return f"{job.array.job}_{job.array.task}" if job.array else str(job.job)
 
 
+def order(job: JobRec) -> tuple[int, int]:
+    """Whose turn is first: tasks go by their numbers, also the last, which has the array's own."""
+    return (job.array.job, job.array.task) if job.array else (job.job, 0)
+
+
 def full(world: World, job: JobRec) -> bool:
     """As many tasks of its array run as may."""
     array = job.array

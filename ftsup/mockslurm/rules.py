@@ -94,7 +94,7 @@ def node_failed(job: JobRec, now: float) -> None:
 def schedule(world: World, now: float) -> list[int]:
     """Give nodes to the jobs that can have them, in order; the ids of those that started."""
     started, waiting = [], False
-    for job in sorted(world.jobs.values(), key=lambda one: (-partition(world, one).tier, one.job)):
+    for job in sorted(world.jobs.values(), key=lambda one: (-partition(world, one).tier, *arrays.order(one))):
         if job.state is not JobState.PENDING or job.completing:
             continue
         job.reason = _obstacle(world, job, now)
