@@ -257,7 +257,7 @@ def _done(state: State, save: Save, t: float, rules: Rules) -> Change:
 
 def _look(state: State, t: float, orders: tuple[LeaderOrder, ...]) -> Change:
     """Slurm says whether the end is near; if it does not, it is."""
-    return replace(state, look_t=t + LOOK_S), (*orders, ev.AskSlurm())
+    return replace(state, look_t=t + LOOK_S, far=False), (*orders, ev.AskSlurm())
 
 
 def _failed(state: State, t: float, rules: Rules, why: str) -> Change:
@@ -299,18 +299,24 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return state, ()
     if event.preempted:
         return _until_taken(replace(state, look_t=None, preempted=True), event.t, rules)
-    return _end_is(replace(state, end_known=True), event.left_s, event.t, rules)
+    state = replace(state, end_known=True)
+    if not state.far and not _near(event.left_s, rules):
+        return replace(state, far=True), (ev.AskSlurm(),)
+    return _end_is(state, event.left_s, event.t, rules)
+
+
+def _near(left_s: float | None, rules: Rules) -> bool:
+    return left_s is not None and left_s <= rules.warning_s + ending.EARLY_S
 
 
 def _end_is(state: State, left_s: float | None, t: float, rules: Rules) -> Change:
     """So far away; what Slurm has not said since the warning is near."""
-    if not state.end_known or (left_s is not None and left_s <= rules.warning_s + ending.EARLY_S):
+    if not state.end_known or _near(left_s, rules):
         return requeue(state, t, rules)
     left = "there is no time limit" if left_s is None else f"the end is {left_s / 60:.0f} min away"
     text = f"saved{_at(state.saved_step)} because of the warning signal; {left}: training goes on"
     end_t = None if left_s is None else state.end_t  # what the warning made us believe
-    # The answer may be to a question that was asked before somebody moved the limit: look once more, soon.
-    state = replace(state, look_t=None, warned=False, end_t=end_t, ask_t=t + ending.WARN_ASK_S)
+    state = replace(state, look_t=None, warned=False, end_t=end_t, ask_t=t + ending.WARN_ASK_S)  # signals are not sent for nothing
     return state, (ev.Notify(kind="save", text=text),)
 
 

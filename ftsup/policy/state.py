@@ -223,6 +223,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Slurm was asked once more about the end, and `warn_t` is due."""
     warned: bool = False
     end_known: bool = False
+    far: bool = False
+    """Slurm has said once since the save that the end is far: perhaps to a question that was asked before somebody moved the limit."""
     """Slurm has said since the warning when the end is."""
     answered: bool = False
     """What the warning wanted saved is saved, or cannot be."""
