@@ -81,7 +81,7 @@ class Site:
         self.uid = os.getuid()
         self.runs: list[Run] = []
 
-    def submit(self, name: str = "a", **config: object) -> Run:
+    def submit(self, name: str = "a", /, **config: object) -> Run:
         """Write a configuration and submit it, as a user would."""
         work = self.folder / name
         (work / "control").mkdir(parents=True, exist_ok=True)

@@ -125,9 +125,11 @@ def test_the_time_limit_came_before_a_requeue(own_site) -> None:
     assert stops.verdicts(run)[-1].kind is VerdictKind.REQUEUE
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(6, marks=pytest.mark.drill), pytest.param(12, marks=pytest.mark.drill)])
+@pytest.mark.drill
+@pytest.mark.parametrize("first", [0, 6, 12])
 def test_scancel_at_drawn_moments(first: int, own_site) -> None:
-    site = own_site(Plan(proctrack="cgroup", nodes=NODES, users=True))
+    everywhere = f"main Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE DefaultTime=10"
+    site = own_site(Plan(proctrack="cgroup", nodes=NODES, partitions=(everywhere,), users=True))
     cancels = [stops.Cancel(seed) for seed in range(first, first + (8 if first == 12 else 6))]
     runs = [cancel.submit(site) for cancel in cancels]
     for cancel, run in zip(cancels, runs, strict=True):
