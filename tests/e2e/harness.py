@@ -391,7 +391,8 @@ class Run:
 def stopped(*processes: psutil.Process) -> Iterator[None]:
     """SIGSTOP, and SIGCONT at the end."""
     for process in processes:
-        process.send_signal(signal.SIGSTOP)
+        with contextlib.suppress(psutil.NoSuchProcess):  # a helper that has just ended
+            process.send_signal(signal.SIGSTOP)
     try:
         yield
     finally:
