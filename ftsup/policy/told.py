@@ -22,11 +22,11 @@ from ftsup import events as ev
 from ftsup.events import How, LeaderOrder, Request, Verdict, VerdictKind
 from ftsup.policy import ending
 from ftsup.policy.rules import Rules
+from ftsup.policy.spool import LIVES
 from ftsup.policy.state import Stage, State
 
 Change = tuple[State, tuple[LeaderOrder, ...]]
 
-LIVES = frozenset({"RUNNING", "SUSPENDED"})
 ALONE_S = 10.0
 """The job runs, and Slurm says nothing of an end: by then everybody who was meant has been told, and a person did it."""
 

@@ -34,6 +34,7 @@ from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.slurm.chain import Standing, Successor
 from ftsup.slurm.commands import no_answer
+from ftsup.slurm.jobs import config_s
 from ftsup.slurm.keepout import KeptOut, Requeued
 from ftsup.supervisor import ending, launch, requeueing, starter
 from ftsup.supervisor.checkpoints import LAST_S, Checkpoints
@@ -498,7 +499,7 @@ class Lead:
         """How long a kill may take is Slurm's to say. An answer about the job that was sooner is asked for again: it is told with it."""
 
         def said(config: Mapping[str, str]) -> list[LeaderEvent]:
-            self.kill_wait_s, self.unkillable_s = (seconds_of(config, key) for key in ("KillWait", "UnkillableStepTimeout"))
+            self.kill_wait_s, self.unkillable_s = (config_s(config.get(key, "")) for key in ("KillWait", "UnkillableStepTimeout"))
             self._show(self.clock.now())
             return []
 
@@ -645,12 +646,6 @@ class Lead:
         ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and not self.saying and self.step.ended()
         ended = ended and (self.checkpoints.over or self.state.stage is not Stage.OVER)
         return ended or now >= self.quit_t
-
-
-def seconds_of(config: Mapping[str, str], key: str) -> float | None:
-    """`30 sec`, as Slurm's configuration says it."""
-    words = config.get(key, "").split()
-    return float(words[0]) if words and words[0].isdigit() else None
 
 
 def nothing(_answer: object) -> list[LeaderEvent]:

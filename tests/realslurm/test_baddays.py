@@ -322,6 +322,14 @@ def test_the_controller_is_frozen_for_minutes_while_supervisors_are_killed(own_s
     sound(run, told=[AWAY])
 
 
+def comes_back_sound(run: Run) -> None:
+    """After a requeue that had to wait for Slurm: trained to its end in the next grant, and that Slurm was away is told."""
+    run.until_trains(epoch=ev.Epoch(2, 1))
+    run.finish()
+    assert run.until_over().exit_code == 0
+    sound(run, told=[AWAY])
+
+
 @pytest.mark.drill
 @pytest.mark.timeout(900)
 def test_the_time_limit_passes_while_the_controller_is_away(own_site) -> None:
@@ -333,10 +341,7 @@ def test_the_time_limit_passes_while_the_controller_is_away(own_site) -> None:
     run.until(lambda: [event for event in run.events(ev.SlurmSaid) if event.left_s is not None and event.left_s <= 60])
     with away(site.cluster, "slurmctld"), for_s(75):
         run.until(lambda: failed(run, "requeue") >= 2)
-    run.until_trains(epoch=ev.Epoch(2, 1))
-    run.finish()
-    assert run.until_over().exit_code == 0
-    sound(run, told=[AWAY])
+    comes_back_sound(run)
 
 
 @pytest.mark.drill
@@ -355,10 +360,7 @@ def test_scontrol_hangs(own_site) -> None:
     run.until(lambda: failed(run, "requeue"))
     assert len([process for process in run.own() if words(process)[1:2] == [str(programs / "scontrol")]]) <= 3
     (programs / "ill").unlink()
-    run.until_trains(epoch=ev.Epoch(2, 1))
-    run.finish()
-    assert run.until_over().exit_code == 0
-    sound(run, told=[AWAY])
+    comes_back_sound(run)
 
 
 @pytest.mark.drill

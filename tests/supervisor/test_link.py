@@ -17,20 +17,7 @@ from ftsup.supervisor import wire
 from ftsup.supervisor.keys import make_keys, read_keys
 from ftsup.supervisor.link import own_addresses
 from ftsup.supervisor.wire import Counter
-from tests.supervisor.linktable import STOP, Table, hello, raw_dealer, told
-
-
-@pytest.fixture
-def keys(tmp_path):
-    return make_keys(tmp_path / "keys")
-
-
-@pytest.fixture
-def table(keys):
-    table = Table(keys)
-    yield table
-    for link in list(table.open):
-        table.close(link)
+from tests.supervisor.linktable import STOP, hello, raw_dealer, told
 
 
 def test_keys_are_ours_alone_and_never_made_twice(tmp_path, keys):

@@ -17,24 +17,11 @@ from ftsup.events import NodeUp, Warned
 from ftsup.supervisor import wire
 from ftsup.supervisor.door import HANDSHAKE_S, ROOM
 from ftsup.supervisor.keys import make_keys
-from tests.supervisor.linktable import Table, told
+from tests.supervisor.linktable import told
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 HUGE = GREETING + b"\x06" + struct.pack(">Q", 1 << 40)
 """The head of a command of 1 TiB."""
-
-
-@pytest.fixture
-def keys(tmp_path):
-    return make_keys(tmp_path / "keys")
-
-
-@pytest.fixture
-def table(keys):
-    table = Table(keys)
-    yield table
-    for link in list(table.open):
-        table.close(link)
 
 
 @contextlib.contextmanager
