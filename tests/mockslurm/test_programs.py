@@ -159,13 +159,14 @@ def test_the_first_bad_exit_ends_the_step_where_that_is_asked(mock):
 
 
 def test_a_job_is_told_why_it_is_ended(mock):
+    mockslurm.configure(mock.state, kill_wait_s=30)  # so that a slow srun has its say, too
     job = mock.submit(f"srun -N2 -n2 bash -c 'touch there; {STAYS}' 2> said", "-N2", "--open-mode=append", "-o", "log")
     mock.until((mock.folder / "there").exists)
     mock.run("scontrol", "requeue", str(job))
     mock.until_word(job, "PENDING")
     assert f"*** JOB {job} ON mock1 CANCELLED AT " in mock.read("log")
     assert "DUE TO JOB REQUEUE ***" in mock.read("log")
-    assert "srun: Job step aborted: Waiting up to 3 seconds for job step to finish." in mock.read("said")
+    assert "srun: Job step aborted: Waiting up to 32 seconds for job step to finish." in mock.read("said")
 
 
 def test_many_commands_at_once(mock):

@@ -472,7 +472,8 @@ def _write_configuration(folder: Path, plan: Plan) -> Path:
         "AccountingStorageType": f"accounting_storage/{'slurmdbd' if plan.accounting else 'none'}",
         "SlurmdTimeout": 20,
         "KillWait": KILL_WAIT_S,
-        "MinJobAge": 900,
+        # A whole run of the tests: what ended early in it is asked about late.
+        "MinJobAge": 7200,
         "SchedulerParameters": "bf_interval=1,sched_interval=1,batch_sched_delay=1",
         # Job ids of two clusters on one machine must differ: both trackings use cgroups named by job id.
         "FirstJobId": 1000 + ports[0] * 10,

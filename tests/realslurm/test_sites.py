@@ -229,7 +229,7 @@ def test_doctor_finds_an_ordinary_site_ordinary(real) -> None:
     assert code == 0, found
     assert said(found["requeue"], "ok", "JobRequeue is 1")
     assert said(found["preemption"], "ok", "nobody is preempted")
-    assert said(found["forgetting"], "ok", "MinJobAge is 15min")
+    assert said(found["forgetting"], "ok", "MinJobAge is 2h")
     assert "requeue-exit" not in found
 
 
