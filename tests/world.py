@@ -23,6 +23,7 @@ from ftsup import events as ev
 from ftsup.events import Ask, Epoch, Fault, How, Line, Request, VerdictKind
 from ftsup.policy import machine as leading
 from ftsup.policy import node as noding
+from ftsup.policy import nodestate
 from ftsup.policy import votes as voting
 from ftsup.policy.rules import Hang, Rules
 from ftsup.policy.state import Stage, State
@@ -313,7 +314,7 @@ class World:
 
         def come() -> None:
             for node in self.nodes.values():
-                self._happen(node, noding.Signal(t=self.t, warning=True))
+                self._happen(node, nodestate.Signal(t=self.t, warning=True))
 
         return self.at(seconds, come)
 
@@ -354,7 +355,7 @@ class World:
         self.restarts += state == "PENDING"  # at once, as Slurm counts
         for node in self.nodes.values():
             if node.state is not None and not node.stopped:
-                self._happen(node, noding.Signal(t=self.t, warning=False))
+                self._happen(node, nodestate.Signal(t=self.t, warning=False))
         self.at(0.0, lambda: self.tell(ev.Signalled(signal="SIGTERM")))
         self.at(5.0, self._swept)
 
@@ -400,7 +401,7 @@ class World:
             return
         node.ranks = []  # its predecessor's guard has ended them
         node.instance = f"{name}:{next(self._ids)}"
-        node.state = noding.State(node=name, index=self.names.index(name))
+        node.state = nodestate.State(node=name, index=self.names.index(name))
         node.outbox = []
         self._say(node, ev.NodeUp(node=name, instance=node.instance))
 
@@ -418,8 +419,8 @@ class World:
         for rank in node.ranks:
             rank.process = Process.GONE
         vanished = tuple(Fault(how=How.SIGNAL, node=name, rank=rank.rank) for rank in node.ranks)
-        self._happen(node, noding.RanksEnded(t=self.t, faults=vanished))
-        self._happen(node, noding.ChildEnded(t=self.t, code=-9, signal="SIGKILL"))
+        self._happen(node, nodestate.RanksEnded(t=self.t, faults=vanished))
+        self._happen(node, nodestate.ChildEnded(t=self.t, code=-9, signal="SIGKILL"))
 
     def _node_turn(self, node: Node) -> None:
         if node.state is None or node.stopped:
@@ -427,26 +428,26 @@ class World:
         orders = [order for due_t, order in node.inbox if due_t <= self.t]
         node.inbox = [(due_t, order) for due_t, order in node.inbox if due_t > self.t]
         for order in orders:
-            self._happen(node, noding.Ordered(t=self.t, order=order))
-        if node.state is None or node.state.stage is not noding.Stage.RUNNING:
+            self._happen(node, nodestate.Ordered(t=self.t, order=order))
+        if node.state is None or node.state.stage is not nodestate.Stage.RUNNING:
             return
         if voting.look_s(node.state.save) is not None:
-            self._happen(node, noding.Glanced(t=self.t, beats={rank.rank: rank.beat() for rank in node.ranks}))
+            self._happen(node, nodestate.Glanced(t=self.t, beats={rank.rank: rank.beat() for rank in node.ranks}))
         ended = tuple(rank.fault for rank in node.ranks if rank.fault is not None)
         if ended:
-            self._happen(node, noding.RanksEnded(t=self.t, faults=ended))
+            self._happen(node, nodestate.RanksEnded(t=self.t, faults=ended))
         if any(fault.how is not How.RETURNED for fault in ended):
             for rank in node.ranks:  # torchrun ends the others at once
                 rank.process = Process.GONE
-            self._happen(node, noding.ChildEnded(t=self.t, code=1, ended=ended))
+            self._happen(node, nodestate.ChildEnded(t=self.t, code=1, ended=ended))
         elif node.ranks and not any(rank.alive for rank in node.ranks) and not node.torchrun_hangs:
-            self._happen(node, noding.ChildEnded(t=self.t, code=0, ended=ended))
+            self._happen(node, nodestate.ChildEnded(t=self.t, code=0, ended=ended))
         if self.t - node.looked_t >= 1.0:
             node.looked_t = self.t
             sights = {rank.rank: Sight(beat=rank.beat(), process=rank.process) for rank in node.ranks}
-            self._happen(node, noding.Looked(t=self.t, sights=sights))
+            self._happen(node, nodestate.Looked(t=self.t, sights=sights))
 
-    def _happen(self, node: Node, happening: noding.Happening) -> None:
+    def _happen(self, node: Node, happening: nodestate.Happening) -> None:
         if node.state is None:
             return
         node.state, acts = noding.step(node.state, happening, self.rules)
@@ -454,42 +455,42 @@ class World:
             self._act(node, act)
 
     def _act(self, node: Node, act: Any) -> None:  # noqa: C901, PLR0912 - a dispatcher
-        if isinstance(act, noding.Tell):
+        if isinstance(act, nodestate.Tell):
             self._say(node, act.event)
-        elif isinstance(act, noding.ForwardWarning):
+        elif isinstance(act, nodestate.ForwardWarning):
             for rank in node.ranks:
                 if rank.script == "plain" and rank.saving_t is None:
                     rank.saving_t = self.t + self.save_s + rank.rank
-        elif isinstance(act, noding.TellRanks):
+        elif isinstance(act, nodestate.TellRanks):
             for rank in node.ranks:
                 rank.word = act.order
-        elif isinstance(act, noding.RunSetup):
-            self._happen(node, noding.SetupEnded(t=self.t))
-        elif isinstance(act, noding.LookAt):
+        elif isinstance(act, nodestate.RunSetup):
+            self._happen(node, nodestate.SetupEnded(t=self.t))
+        elif isinstance(act, nodestate.LookAt):
             self._see(node, act)
-        elif isinstance(act, noding.FindPort):
-            self._happen(node, noding.PortFound(t=self.t, address=node.name, port=29500))
-        elif isinstance(act, noding.StartChild):
+        elif isinstance(act, nodestate.FindPort):
+            self._happen(node, nodestate.PortFound(t=self.t, address=node.name, port=29500))
+        elif isinstance(act, nodestate.StartChild):
             first = act.order.node_rank * self.per_node
             node.ranks = [Rank(first + i, node.name, self.script) for i in range(self.per_node)]
-            self._happen(node, noding.Started(t=self.t, pid=1, ranks=tuple(rank.rank for rank in node.ranks)))
+            self._happen(node, nodestate.Started(t=self.t, pid=1, ranks=tuple(rank.rank for rank in node.ranks)))
             self._load(node, act.order)
-        elif isinstance(act, noding.Gather):
+        elif isinstance(act, nodestate.Gather):
             faults = tuple(
                 Fault(how=How.QUIET if rank.hangs or self.apart else How.WAITING, node=node.name, rank=rank.rank)
                 for rank in node.ranks
                 if rank.alive
             )
-            self._happen(node, noding.Gathered(t=self.t, incident=act.incident, faults=faults))
-        elif isinstance(act, noding.EndChild):
+            self._happen(node, nodestate.Gathered(t=self.t, incident=act.incident, faults=faults))
+        elif isinstance(act, nodestate.EndChild):
             self.at(1.0, lambda: self._ended(node))
-        elif isinstance(act, noding.Exit):
+        elif isinstance(act, nodestate.Exit):
             node.state = None
 
-    def _see(self, node: Node, act: noding.LookAt) -> None:
+    def _see(self, node: Node, act: nodestate.LookAt) -> None:
         late_s = self.late_s.get(node.name, 0.0)
         why = f"{act.path}: 0 files here" if late_s > 60.0 else ""
-        seen = noding.FilesSeen(t=self.t, epoch=act.epoch, why=why)
+        seen = nodestate.FilesSeen(t=self.t, epoch=act.epoch, why=why)
         if late_s:
             self.at(min(late_s, 60.0), lambda: self._happen(node, replace(seen, t=self.t)))
         else:
@@ -504,7 +505,7 @@ class World:
             node.ranks[0].hangs = True
         elif what == "port":
             fault = Fault(how=How.PORT, node=node.name, code=1)
-            self._happen(node, noding.ChildEnded(t=self.t, code=1, ended=(fault,)))
+            self._happen(node, nodestate.ChildEnded(t=self.t, code=1, ended=(fault,)))
         else:
             self._strike(node.ranks[0], Strike(what, 0, 0, error=f"RuntimeError: {order.path} has no key epoch"))
 
@@ -515,8 +516,8 @@ class World:
             rank.process = Process.GONE
         if node.state is not None:
             if ended:
-                self._happen(node, noding.ChildEnded(t=self.t, code=-15, ended=ended))
-            self._happen(node, noding.Gone(t=self.t, took_s=1.0))
+                self._happen(node, nodestate.ChildEnded(t=self.t, code=-15, ended=ended))
+            self._happen(node, nodestate.Gone(t=self.t, took_s=1.0))
 
     # Training ------------------------------------------------------------------------------------------------------------
 

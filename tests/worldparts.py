@@ -7,7 +7,7 @@ from typing import Any
 
 from ftsup import events as ev
 from ftsup.events import Fault
-from ftsup.policy import node as noding
+from ftsup.policy import nodestate
 from ftsup.policy.watch import Process
 from ftsup.worker.beatfile import Beat, Flag, Phase
 
@@ -71,7 +71,7 @@ class Node:
     """One node and its supervisor."""
 
     name: str
-    state: noding.State | None = None
+    state: nodestate.State | None = None
     instance: str = ""
     stopped: bool = False
     gone: bool = False

@@ -8,23 +8,56 @@ event of `ftsup.events`, and only the leader decides. Orders are idempotent by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from ftsup import events as ev
-from ftsup.events import Epoch, Fault, How, WatchedBy
-from ftsup.policy import reports as reporting
+from ftsup.events import Fault, How
+from ftsup.policy import nodewatch
 from ftsup.policy import votes as voting
 from ftsup.policy import watch as watching
-from ftsup.policy.reports import Acts, Report
+from ftsup.policy.nodestate import (
+    Act,
+    AskBatchHost,
+    BatchHost,
+    Change,
+    ChildEnded,
+    EndChild,
+    Exit,
+    FilesSeen,
+    FindPort,
+    ForwardWarning,
+    Gather,
+    Gathered,
+    Glanced,
+    Gone,
+    Happening,
+    Heard,
+    LeaderQuiet,
+    LookAt,
+    Looked,
+    NotStarted,
+    Ordered,
+    PortFound,
+    RanksEnded,
+    RequeueAlone,
+    RunSetup,
+    SetupEnded,
+    Signal,
+    Stage,
+    StartChild,
+    Started,
+    State,
+    Tell,
+    TellRanks,
+    Waited,
+    WasAway,
+)
 from ftsup.policy.rules import Rules
-from ftsup.policy.votes import View, Votes
-from ftsup.policy.watch import Process, Sight, Watch
-from ftsup.worker.beatfile import Beat, Phase
+from ftsup.policy.votes import View
+from ftsup.policy.watch import Watch
 
 SWEEP_GRACE_S = 2.0
 """What torchrun left behind gets this long: torchrun had its own turn to end it."""
@@ -32,265 +65,6 @@ SWEEP_GRACE_S = 2.0
 
 ANSWER_S, ANSWER_PART = 10.0, 0.5
 """Told to end, with ranks that run: so long, and such a part of KillWait at most, is the leader's to find out why."""
-
-
-class Stage(Enum):
-    """Where the attempt stands on this node."""
-
-    IDLE = "idle"
-    SETUP = "setup"
-    LOOK = "look"
-    """At the checkpoint, as this node sees it."""
-    READY = "ready"
-    RUNNING = "running"
-    ENDING = "ending"
-
-
-# What happens, and what is done -------------------------------------------------------------------------------------------
-
-
-class Happening(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened on the node; `t` on the node's clock."""
-
-    t: float
-
-
-class Ordered(Happening, frozen=True, kw_only=True):
-    """The leader ordered something."""
-
-    order: ev.NodeOrder
-
-
-class Looked(Happening, frozen=True, kw_only=True):
-    """One look at all ranks of the attempt."""
-
-    sights: Mapping[int, Sight]
-
-
-class Glanced(Happening, frozen=True, kw_only=True):
-    """One look at the beats alone, while a save is open."""
-
-    beats: Mapping[int, Beat]
-
-
-class WasAway(Happening, frozen=True, kw_only=True):
-    """The supervisor was not running for a while."""
-
-
-class SetupEnded(Happening, frozen=True, kw_only=True):
-    """node_setup is through; `why` says why not."""
-
-    why: str = ""
-
-
-class FilesSeen(Happening, frozen=True, kw_only=True):
-    """The checkpoint is here as it was picked; `why` says why not, when the wait for it is over."""
-
-    epoch: Epoch
-    why: str = ""
-
-
-class PortFound(Happening, frozen=True, kw_only=True):
-    """Where the ranks will meet."""
-
-    address: str
-    port: int
-
-
-class Started(Happening, frozen=True, kw_only=True):
-    """torchrun runs."""
-
-    pid: int
-    ranks: tuple[int, ...]
-
-
-class NotStarted(Happening, frozen=True, kw_only=True):
-    """torchrun could not be started."""
-
-    fault: Fault
-
-
-class RanksEnded(Happening, frozen=True, kw_only=True):
-    """Ranks that were seen to end since the last look."""
-
-    faults: tuple[Fault, ...]
-
-
-class Heard(Happening, frozen=True, kw_only=True):
-    """What logs and error files newly say."""
-
-    reports: tuple[Report, ...]
-
-
-class ChildEnded(Happening, frozen=True, kw_only=True):
-    """torchrun ended."""
-
-    code: int
-    signal: str = ""
-    """What ended it, if a signal did."""
-    killed: str = ""
-    """What the kernel killed for memory meanwhile."""
-    ended: tuple[Fault, ...] = ()
-    """All that is known of its ranks' ends."""
-
-
-class Gone(Happening, frozen=True, kw_only=True):
-    """The attempt was ended, with proof; `left` cannot be killed."""
-
-    left: tuple[str, ...] = ()
-    took_s: float = 0.0
-    step: int | None = None
-    """What all ranks of the node had done; None: unknown."""
-
-
-class Gathered(Happening, frozen=True, kw_only=True):
-    """Evidence was taken."""
-
-    incident: int
-    faults: tuple[Fault, ...] = ()
-    missing: str = ""
-
-
-class Signal(Happening, frozen=True, kw_only=True):
-    """A signal came: the warning, or TERM."""
-
-    warning: bool
-
-
-class Waited(Happening, frozen=True, kw_only=True):
-    """`told_until_t` is over."""
-
-
-class LeaderQuiet(Happening, frozen=True, kw_only=True):
-    """Nothing was heard from a leader for lead_grace."""
-
-
-class BatchHost(Happening, frozen=True, kw_only=True):
-    """What Slurm says of the batch host: alive, gone, or None for no answer."""
-
-    alive: bool | None
-
-
-class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to do on the node."""
-
-
-class Tell(Act, frozen=True, kw_only=True):
-    """Tell the leader."""
-
-    event: ev.NodeEvent
-
-
-class RunSetup(Act, frozen=True, kw_only=True):
-    """Run node_setup."""
-
-
-class LookAt(Act, frozen=True, kw_only=True):
-    """See whether the checkpoint's files are here; wait a while for a slow disk to show them."""
-
-    epoch: Epoch
-    path: str
-    files: ev.Files
-
-
-class FindPort(Act, frozen=True, kw_only=True):
-    """Find an address of this node and a free port."""
-
-    hint: str = ""
-
-
-class StartChild(Act, frozen=True, kw_only=True):
-    """Start torchrun."""
-
-    order: ev.Launch
-
-
-class TellRanks(Act, frozen=True, kw_only=True):
-    """Write a word about a save where the ranks read it."""
-
-    order: ev.AskRanks
-
-
-class Gather(Act, frozen=True, kw_only=True):
-    """Take evidence of the attempt."""
-
-    epoch: Epoch
-    incident: int
-    limit_s: float
-
-
-class ForwardWarning(Act, frozen=True, kw_only=True):
-    """Pass the warning signal on to each rank that has a handler for it."""
-
-
-class EndChild(Act, frozen=True, kw_only=True):
-    """End the attempt with all that belongs to it."""
-
-    grace_s: float
-
-
-class AskBatchHost(Act, frozen=True, kw_only=True):
-    """Ask Slurm whether the batch host lives."""
-
-
-class RequeueAlone(Act, frozen=True, kw_only=True):
-    """Ask Slurm to requeue the job, after a wait."""
-
-    delay_s: float
-
-
-class Exit(Act, frozen=True, kw_only=True):
-    """The node supervisor ends."""
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The node's memory."""
-
-    node: str
-    index: int = 0
-    """Place in the job's list of nodes."""
-    stage: Stage = Stage.IDLE
-    epoch: Epoch = Epoch(0, 0)
-    node_rank: int = 0
-    hint: str = ""
-    path: str | None = None
-    files: ev.Files | None = None
-    """What has to be seen there before the launch."""
-    setup_done: bool = False
-    setup_runs: bool = False
-    kill_wait_s: float | None = None
-    """The cluster's, from the newest launch."""
-    watch: Watch = Watch()
-    ranks: tuple[int, ...] = ()
-    save: Votes | None = None
-    """The newest save of the attempt."""
-    forwarded: bool = False
-    """The ranks of this attempt got the warning signal itself."""
-    code: int | None = None
-    ended: tuple[Fault, ...] = ()
-    over: ev.AttemptOver | None = None
-    """The end of the newest attempt, told again when asked again."""
-    told: tuple[tuple[Phase | None, WatchedBy | None], ...] = ()
-    """What was told of this attempt: phases, and what it is watched by; the newest last."""
-    told_t: float | None = None
-    """When progress was last told."""
-    doubts: tuple[reporting.Doubt, ...] = ()
-    """Reports that are fatal if their rank now stands still."""
-    heard: frozenset[tuple[int | None, str]] = frozenset()
-    """Rank and signature of what was told: once is enough."""
-    alone_t: float | None = None
-    """Since when torchrun lives without any rank."""
-    alone_told: bool = False
-    next: ev.NodeOrder | None = None
-    """An order for a newer attempt, which came while this one lived: it waits for the end."""
-    term_t: float | None = None
-    """When we were told to end, while the leader may still say that there is time."""
-    leaving: bool = False
-    lost: bool = False
-    """The batch host is gone, and a requeue was asked for."""
-
-
-Change = tuple[State, tuple[Act, ...]]
 
 
 def step(state: State, happening: Happening, rules: Rules) -> Change:
@@ -429,7 +203,7 @@ def _quiet(state: State, fault: Fault, t: float) -> Fault:
     mark = state.watch.marks.get(-1 if fault.rank is None else fault.rank)
     if mark is None or fault.how is not How.QUIET:
         return fault
-    return _at_step(state, replace(fault, quiet_s=round(t - mark.moved_t, 1)))
+    return nodewatch.at_step(state, replace(fault, quiet_s=round(t - mark.moved_t, 1)))
 
 
 def _stop(state: State, order: ev.Stop, _rules: Rules) -> Change:
@@ -465,14 +239,7 @@ def _ranks_ended(state: State, happening: RanksEnded, _rules: Rules) -> Change:
 def _ended(state: State, fault: Fault) -> Fault:
     """How a rank ended, and where: one that left no word ended at the step of its last beat."""
     saved = state.forwarded and voting.by_itself(fault)
-    return _at_step(state, replace(fault, how=How.SAVED) if saved else voting.left(state.save, fault))
-
-
-def _at_step(state: State, fault: Fault) -> Fault:
-    mark = state.watch.marks.get(-1 if fault.rank is None else fault.rank)
-    if fault.step is not None or mark is None:
-        return fault
-    return replace(fault, step=watching.step_of(mark.beat, state.watch.base_step), phase=fault.phase or mark.beat.phase.name.lower())
+    return nodewatch.at_step(state, replace(fault, how=How.SAVED) if saved else voting.left(state.save, fault))
 
 
 def _child_ended(state: State, happening: ChildEnded, _rules: Rules) -> Change:
@@ -539,114 +306,6 @@ def _glanced(state: State, happening: Glanced, _rules: Rules) -> Change:
     return replace(state, save=save), tuple(Tell(event=event) for event in told)
 
 
-# Watching -----------------------------------------------------------------------------------------------------------------
-
-
-def _looked(state: State, happening: Looked, rules: Rules) -> Change:
-    if state.stage is not Stage.RUNNING:
-        return state, ()
-    node, epoch = state.node, state.epoch
-    watch, seen = watching.look(state.watch, happening.t, happening.sights, rules, node=node)
-    state = replace(state, watch=watch)
-    tell: list[ev.NodeEvent] = []
-    if seen.learned:
-        tell.append(ev.Learned(node=node, epoch=epoch, median_s=watch.median_s))
-    if seen.saved is not None:
-        tell.append(ev.Saved(node=node, epoch=epoch, step=seen.saved))
-    state, progress = _progress(state, happening.t, rules)
-    tell += progress
-    if seen.busy:
-        tell.append(_busy(state, rules))
-    if seen.stalled:
-        tell.append(ev.Stalled(node=node, epoch=epoch, faults=seen.stalled))
-    if seen.moving:
-        tell.append(ev.Moving(node=node, epoch=epoch))
-    doubts, true = reporting.still(state.doubts, watch, happening.t, rules)
-    state = replace(state, doubts=doubts)
-    tell += [ev.Reported(node=node, epoch=epoch, fault=_at_step(state, fault), fatal=True) for fault in true]
-    state, alone = _alone(state, happening, rules)
-    return state, tuple(Tell(event=event) for event in (*tell, *alone))
-
-
-def _heard(state: State, happening: Heard, _rules: Rules) -> Change:
-    """Each rank's word of one kind is told once; what may be fatal waits for the rank, each time anew."""
-    if state.stage is not Stage.RUNNING:
-        return state, ()
-    ended = {fault.rank for fault in state.ended}
-    tell = []
-    for report in happening.reports:
-        name = (report.fault.rank, report.name)
-        if report.acts is Acts.AT_END or report.fault.rank in ended:
-            continue
-        if report.acts is Acts.WHEN_STILL:
-            others = tuple(doubt for doubt in state.doubts if (doubt.report.fault.rank, doubt.report.name) != name)
-            state = replace(state, doubts=(*others, reporting.Doubt(report=report, since_t=happening.t)))
-        if name not in state.heard:
-            fatal = report.acts is Acts.AT_ONCE
-            tell.append(ev.Reported(node=state.node, epoch=state.epoch, fault=_at_step(state, report.fault), fatal=fatal))
-        state = replace(state, heard=state.heard | {name})
-    return state, tuple(Tell(event=event) for event in tell)
-
-
-def _busy(state: State, rules: Rules) -> ev.Busy:
-    phase = state.watch.busy
-    if phase is None:
-        return ev.Busy(node=state.node, epoch=state.epoch)
-    return ev.Busy(node=state.node, epoch=state.epoch, phase=phase.name.lower(), limit_s=rules.hang.limit_s(phase))
-
-
-def _progress(state: State, t: float, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:
-    """A phase that the attempt comes to for the first time is told by every node at once, other changes within a minute.
-
-    Phases come back all the time (a save, an evaluation). The steps are told once a minute, by one node.
-    """
-    phase, by = watching.slowest_phase(state.watch), watching.slowest_by(state.watch)
-    now = (phase, by)
-    changed = bool(state.watch.marks) and now != (state.told[-1] if state.told else None)
-    due = state.told_t is None or t - state.told_t >= rules.beats_s
-    if not (changed and (due or now not in state.told)) and not (due and state.node_rank == 0 and state.told):
-        return state, []
-    step_now, beats = watching.steps(state.watch)
-    event = ev.Progressed(
-        node=state.node,
-        epoch=state.epoch,
-        phase="" if phase is None else phase.name.lower(),
-        step=step_now,
-        beats=beats,
-        by=by,
-        saving_s=round(state.watch.saving_s, 1),
-    )
-    told = (*(one for one in state.told if one != now), now)
-    return replace(state, told=told, told_t=t, watch=replace(state.watch, saving_s=0.0)), [event]
-
-
-def _alone(state: State, happening: Looked, rules: Rules) -> tuple[State, list[ev.NodeEvent]]:
-    """Every rank is gone and torchrun goes on living: it hangs."""
-    begun = [sight for sight in happening.sights.values() if sight.beat.pid]
-    if not begun or any(sight.process is not Process.GONE for sight in begun):
-        return replace(state, alone_t=None), []
-    since_t = happening.t if state.alone_t is None else state.alone_t
-    state = replace(state, alone_t=since_t)
-    quiet_s, limit_s = happening.t - since_t, rules.hang.shutdown_s
-    if quiet_s < limit_s or state.alone_told or len(state.ended) < len(begun):  # how the others ended is told in a moment
-        return state, []
-    done = all(fault.how is How.RETURNED for fault in state.ended)
-    fault = Fault(
-        how=How.TORCHRUN,
-        node=state.node,
-        phase="shutdown" if done else "",
-        error="does not end, and all its ranks are gone",
-        quiet_s=round(quiet_s, 1),
-        limit_s=limit_s,
-    )
-    return replace(state, alone_told=True), [ev.Stalled(node=state.node, epoch=state.epoch, faults=(fault,))]
-
-
-def _was_away(state: State, happening: WasAway, _rules: Rules) -> Change:
-    alone_t = None if state.alone_t is None else happening.t
-    return replace(state, watch=watching.away(state.watch, happening.t), alone_t=alone_t), ()
-
-
 # Signals, and life without a leader ---------------------------------------------------------------------------------------
 
 
@@ -704,15 +363,15 @@ ORDERS: dict[type, Callable[[State, Any, Rules], Change]] = {
 }
 HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {
     Ordered: _ordered,
-    Looked: _looked,
+    Looked: nodewatch.looked,
     Glanced: _glanced,
-    WasAway: _was_away,
+    WasAway: nodewatch.was_away,
     SetupEnded: _setup_ended,
     FilesSeen: _files_seen,
     PortFound: _port_found,
     Started: _started,
     NotStarted: _not_started,
-    Heard: _heard,
+    Heard: nodewatch.heard,
     RanksEnded: _ranks_ended,
     ChildEnded: _child_ended,
     Gone: _gone,

@@ -27,8 +27,8 @@ from ftsup.events import Fault, How
 from ftsup.incident.collect import Job as Evidence
 from ftsup.monitors import exits, faults, heartbeat, procs
 from ftsup.policy import node as machine
-from ftsup.policy import votes
-from ftsup.policy.node import Happening, Stage, State
+from ftsup.policy import nodestate, votes
+from ftsup.policy.nodestate import Happening, Stage, State
 from ftsup.policy.watch import step_of
 from ftsup.ports import Clock, Job, JobState, Node, NodeState
 from ftsup.rundir import LocalDir, RunDir
@@ -114,7 +114,7 @@ class NodeSupervisor:
         """What a predecessor left behind, and cannot be killed."""
         self.instance = f"{place.node}:{os.getpid()}:{now:.3f}"
         self.link = NodeLink(read_keys(run.keys), addresses=place.addresses, up=self._up(), now=now)
-        self.seeing: tuple[machine.LookAt, float] | None = None
+        self.seeing: tuple[nodestate.LookAt, float] | None = None
         """A checkpoint that is not yet here as it was picked, and until when it is waited for."""
         self.see_t: float | None = None
         """When to look at it again."""
@@ -164,20 +164,20 @@ class NodeSupervisor:
         if turn.away_s:
             self.link.forget_time(now)
             self.calls.forgive(turn.away_s)
-            self._happen(machine.WasAway(t=now))
+            self._happen(nodestate.WasAway(t=now))
         orders = self.link.receive(now)
         for order in () if self.place.held else orders:  # they are for the one that has the ranks
             self.ending = self.ending and not isinstance(order, ev.GoOn)
-            self._happen(machine.Ordered(t=now, order=order))
+            self._happen(nodestate.Ordered(t=now, order=order))
         for number in self.signals.take():
             self.ending = self.ending or number in ENDINGS
-            self._happen(machine.Signal(t=now, warning=number not in ENDINGS))
+            self._happen(nodestate.Signal(t=now, warning=number not in ENDINGS))
         for found in (*self.calls.take(now), *self.clerk.take(now)):
             for happening in found:
                 self._happen(replace(happening, t=now))
         told_until_t = machine.told_until_t(self.state, self.rules)
         if told_until_t is not None and now >= told_until_t:
-            self._happen(machine.Waited(t=now))
+            self._happen(nodestate.Waited(t=now))
         self._see(now)
         self._glance(now)
         self._look(now)
@@ -223,11 +223,11 @@ class NodeSupervisor:
         unsaid = [self._vanished(rank, failed=rank in failed) for rank in failed | late]
         new = tuple(fault for fault in (*ended, *unsaid) if fault.rank not in self.told)
         self.told |= {fault.rank for fault in new if fault.rank is not None}
-        self._happen(machine.Looked(t=now, sights=seen if self.rules.watched else self._command()))
+        self._happen(nodestate.Looked(t=now, sights=seen if self.rules.watched else self._command()))
         self._hear(now, final=died or bool(silent))
         if new:
             self._glance(now, died=True)
-            self._happen(machine.RanksEnded(t=now, faults=self._explained(new)))
+            self._happen(nodestate.RanksEnded(t=now, faults=self._explained(new)))
 
     def _command(self) -> dict[int, heartbeat.RankSight]:
         """`launch: command` has no ranks that we know."""
@@ -245,13 +245,13 @@ class NodeSupervisor:
             return
         self.glanced_t = now
         found = {rank: beatfile.read(path) for rank, path in heartbeat.beat_files(self._beats()).items()}
-        self._happen(machine.Glanced(t=now, beats={rank: beat for rank, beat in found.items() if beat is not None}))
+        self._happen(nodestate.Glanced(t=now, beats={rank: beat for rank, beat in found.items() if beat is not None}))
 
     def _hear(self, now: float, *, final: bool) -> None:
         """What logs and error files newly say; `final`: somebody who wrote there has ended."""
         found = self.reports.look(now, final=final) if self.reports else ()
         if found:
-            self._happen(machine.Heard(t=now, reports=found))
+            self._happen(nodestate.Heard(t=now, reports=found))
 
     def _explained(self, ends: tuple[Fault, ...]) -> tuple[Fault, ...]:
         return self.reports.explain(ends) if self.reports else ends
@@ -283,7 +283,7 @@ class NodeSupervisor:
             return
         for event in self.child.poll(now):
             if isinstance(event, children.Started):
-                self._happen(machine.Started(t=now, pid=event.pid, ranks=self._ranks()))
+                self._happen(nodestate.Started(t=now, pid=event.pid, ranks=self._ranks()))
             elif isinstance(event, children.Ended):
                 self._child_ended(event.code, now)
             else:
@@ -301,7 +301,7 @@ class NodeSupervisor:
         name = exits.signal_name(-code) if code < 0 else ""
         killed = self.reports.killed() if self.reports and code == -signal.SIGKILL else ""
         self._hear(now, final=True)
-        self._happen(machine.ChildEnded(t=now, code=code, signal=name, killed=killed, ended=self._explained(ended)))
+        self._happen(nodestate.ChildEnded(t=now, code=code, signal=name, killed=killed, ended=self._explained(ended)))
 
     def _child_gone(self, gone: children.Gone, now: float) -> None:
         self.child = None
@@ -310,7 +310,7 @@ class NodeSupervisor:
         self.pidfds = {}
         self.logs_t = now
         self._say_unsure(gone, now)
-        self._happen(machine.Gone(t=now, left=gone.left, took_s=gone.took_s, step=self._reached()))
+        self._happen(nodestate.Gone(t=now, left=gone.left, took_s=gone.took_s, step=self._reached()))
         if not gone.left:
             children.clean([self._beats()])
 
@@ -362,28 +362,28 @@ class NodeSupervisor:
 
     # Acting ---------------------------------------------------------------------------------------------------------------
 
-    def _tell(self, act: machine.Tell, now: float) -> None:
+    def _tell(self, act: nodestate.Tell, now: float) -> None:
         self.link.report([act.event], now)
 
-    def _run_setup(self, _act: machine.RunSetup, now: float) -> None:
+    def _run_setup(self, _act: nodestate.RunSetup, now: float) -> None:
         if not self.config.node_setup:
-            self._happen(machine.SetupEnded(t=now))
+            self._happen(nodestate.SetupEnded(t=now))
             return
 
         def done(done: proc.Done) -> list[Happening]:
             env = launch.setup_environment(done.out)
             if done.ok and env is not None:
                 self.env = env
-                return [machine.SetupEnded(t=now)]
+                return [nodestate.SetupEnded(t=now)]
             said = (done.err.strip() or done.out.strip()).splitlines()
             why = done.why or f"exit code {done.code}"
-            return [machine.SetupEnded(t=now, why=f"node_setup: {why}{': ' + said[-1][:300] if said else ''}")]
+            return [nodestate.SetupEnded(t=now, why=f"node_setup: {why}{': ' + said[-1][:300] if said else ''}")]
 
         limit_s = self.rules.setup_s * 0.95
         env = {**self.place.environ, **self.place.env, "FTSUP_NODE_SETUP": self.config.node_setup}
         self.calls.start(launch.setup_argv(), now=now, limit_s=limit_s, then=done, env=env, cwd=Path(self.config.workdir))
 
-    def _look_at(self, act: machine.LookAt, now: float) -> None:
+    def _look_at(self, act: nodestate.LookAt, now: float) -> None:
         self.seeing, self.see_t = (act, now + self.config.waits.files_s), now
         self._see(now)
 
@@ -404,7 +404,7 @@ class NodeSupervisor:
                 return []
             self.seeing = None
             waited = f"after {self.config.waits.files_s:g} s (waits.files): " if answer else ""
-            return [machine.FilesSeen(t=now, epoch=act.epoch, why=f"{waited}{answer}" if answer else "")]
+            return [nodestate.FilesSeen(t=now, epoch=act.epoch, why=f"{waited}{answer}" if answer else "")]
 
         self.clerk.ask(
             "see",
@@ -416,17 +416,17 @@ class NodeSupervisor:
             files=msgspec.to_builtins(act.files),
         )
 
-    def _find_port(self, act: machine.FindPort, now: float) -> None:
+    def _find_port(self, act: nodestate.FindPort, now: float) -> None:
         address = launch.meeting_address(own_addresses(), nodes=len(self.place.nodes), hint=act.hint)
         try:
             port = launch.free_port(address)
         except OSError as error:
             fault = Fault(how=How.SETUP, node=self.place.node, error=f"no free port on {address}: {error.strerror}")
-            self._happen(machine.NotStarted(t=now, fault=fault))
+            self._happen(nodestate.NotStarted(t=now, fault=fault))
             return
-        self._happen(machine.PortFound(t=now, address=address, port=port))
+        self._happen(nodestate.PortFound(t=now, address=address, port=port))
 
-    def _start_child(self, act: machine.StartChild, now: float) -> None:
+    def _start_child(self, act: nodestate.StartChild, now: float) -> None:
         self.order, self.told, self.vanished, self.looked_t = act.order, set(), {}, now
         self.logs.append(str(act.order.epoch))
         at = {"worker": self.run_dir.worker, "beats": self._beats(), "out": self._out()}
@@ -450,16 +450,16 @@ class NodeSupervisor:
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
             fault = Fault(how=How.SETUP, node=self.place.node, error=f"{error.strerror or error}{where}")
-            self._happen(machine.NotStarted(t=now, fault=fault))
+            self._happen(nodestate.NotStarted(t=now, fault=fault))
 
-    def _tell_ranks(self, act: machine.TellRanks, _now: float) -> None:
+    def _tell_ranks(self, act: nodestate.TellRanks, _now: float) -> None:
         """A rank whose file is gone has no need of the word."""
         order = act.order
         for path in heartbeat.beat_files(self._beats()).values():
             with contextlib.suppress(OSError):
                 beatfile.ask(path, beats=order.beats, word=WORDS[order.ask], handlers=order.handlers)
 
-    def _forward_warning(self, _act: machine.ForwardWarning, now: float) -> None:
+    def _forward_warning(self, _act: nodestate.ForwardWarning, now: float) -> None:
         """Under linuxproc Slurm has sent it to every process itself: a second one would come in the middle of the save."""
         number = launch.warning(self.config)
 
@@ -475,7 +475,7 @@ class NodeSupervisor:
 
         self.calls.start(call.argv("config"), now=now, limit_s=SLURM_S, then=said, env=self.place.environ, cwd=self.local.root)
 
-    def _gather(self, act: machine.Gather, now: float) -> None:
+    def _gather(self, act: nodestate.Gather, now: float) -> None:
         folder = self.local.root / "incidents" / str(act.incident)
         job = Evidence(node=self.place.node, epoch=str(act.epoch), beats=str(self._beats()), out=str(self._out()), folder=str(folder))
 
@@ -484,17 +484,17 @@ class NodeSupervisor:
             if folder.exists():
                 self.clerk.ask("copy", now=self.clock.now(), limit_s=60.0, then=_nothing, source=str(folder), target=str(target))
             if not done.ok:
-                return [machine.Gathered(t=now, incident=act.incident, missing=done.why or done.err.strip()[-300:])]
+                return [nodestate.Gathered(t=now, incident=act.incident, missing=done.why or done.err.strip()[-300:])]
             try:
                 found = tuple(msgspec.json.decode(done.out, type=list[Fault]))
             except msgspec.DecodeError as error:
-                return [machine.Gathered(t=now, incident=act.incident, missing=f"unreadable: {error}")]
-            return [machine.Gathered(t=now, incident=act.incident, faults=found)]
+                return [nodestate.Gathered(t=now, incident=act.incident, missing=f"unreadable: {error}")]
+            return [nodestate.Gathered(t=now, incident=act.incident, faults=found)]
 
         argv = [sys.executable, "-m", "ftsup.incident", "collect", msgspec.json.encode(job).decode()]
         self.calls.start(argv, now=now, limit_s=act.limit_s, then=done, cwd=self.local.root)
 
-    def _end_child(self, act: machine.EndChild, now: float) -> None:
+    def _end_child(self, act: nodestate.EndChild, now: float) -> None:
         if self.child is not None:
             # What does not die of SIGKILL then is the kernel's, and Slurm's to wait for; the rest of the margin is for saying so.
             kill_limit_s = self.rules.kill_margin_s / 2 if self.ending else None
@@ -509,7 +509,7 @@ class NodeSupervisor:
         gone = {sight.pid for rank, sight in heartbeat.sights(beats).items() if self._gone(sight) and rank not in records}
         return not gone <= exits.closed(err) | {one.pid for one in exits.rank_exits(err)}
 
-    def _exit(self, _act: machine.Exit, now: float) -> None:
+    def _exit(self, _act: nodestate.Exit, now: float) -> None:
         """What is ours in node-local memory goes first: KillWait may be over before a disk that hangs has let us go."""
         self.leave_t = now + (TOLD_LEAVE_S if self.ending else LEAVE_S)
         if not self.place.held and self.state.stage is Stage.IDLE:
@@ -527,13 +527,13 @@ class NodeSupervisor:
             self._slurm("requeue", now, lambda _: [], job_id=self.place.job)
         if self.link.quiet_s(now) >= self.rules.lead_grace_s and now - self.asked_t >= self.rules.lead_grace_s:
             self.asked_t = now
-            self._happen(machine.LeaderQuiet(t=now))
+            self._happen(nodestate.LeaderQuiet(t=now))
 
-    def _ask_batch_host(self, _act: machine.AskBatchHost, now: float) -> None:
+    def _ask_batch_host(self, _act: nodestate.AskBatchHost, now: float) -> None:
         """The job first, for the name of its batch host, then that node."""
 
         def node_said(nodes: list[Node]) -> list[Happening]:
-            return [machine.BatchHost(t=now, alive=not nodes or nodes[0].state is not NodeState.DOWN)]
+            return [nodestate.BatchHost(t=now, alive=not nodes or nodes[0].state is not NodeState.DOWN)]
 
         def job_said(job: Job) -> list[Happening]:
             if job.state is JobState.RUNNING and job.batch_host:
@@ -542,7 +542,7 @@ class NodeSupervisor:
 
         self._slurm("show", now, job_said, job_id=self.place.job)
 
-    def _requeue_alone(self, act: machine.RequeueAlone, now: float) -> None:
+    def _requeue_alone(self, act: nodestate.RequeueAlone, now: float) -> None:
         self.alone_t = soonest(self.alone_t, now + act.delay_s)
 
     def _slurm(self, op: str, now: float, then: Callable[[Any], list[Happening]], **args: object) -> None:
@@ -550,7 +550,7 @@ class NodeSupervisor:
             try:
                 return then(call.decode(done.out))
             except SlurmError:
-                return [machine.BatchHost(t=now, alive=None)]
+                return [nodestate.BatchHost(t=now, alive=None)]
 
         self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.place.environ, cwd=self.local.root)
 
@@ -639,16 +639,16 @@ def _nothing(_answer: object) -> list[Happening]:
 
 
 ACTS: dict[type, Callable[[NodeSupervisor, Any, float], None]] = {
-    machine.Tell: NodeSupervisor._tell,  # noqa: SLF001 - the table of this class
-    machine.RunSetup: NodeSupervisor._run_setup,  # noqa: SLF001
-    machine.LookAt: NodeSupervisor._look_at,  # noqa: SLF001
-    machine.FindPort: NodeSupervisor._find_port,  # noqa: SLF001
-    machine.StartChild: NodeSupervisor._start_child,  # noqa: SLF001
-    machine.TellRanks: NodeSupervisor._tell_ranks,  # noqa: SLF001
-    machine.ForwardWarning: NodeSupervisor._forward_warning,  # noqa: SLF001
-    machine.Gather: NodeSupervisor._gather,  # noqa: SLF001
-    machine.EndChild: NodeSupervisor._end_child,  # noqa: SLF001
-    machine.AskBatchHost: NodeSupervisor._ask_batch_host,  # noqa: SLF001
-    machine.RequeueAlone: NodeSupervisor._requeue_alone,  # noqa: SLF001
-    machine.Exit: NodeSupervisor._exit,  # noqa: SLF001
+    nodestate.Tell: NodeSupervisor._tell,  # noqa: SLF001 - the table of this class
+    nodestate.RunSetup: NodeSupervisor._run_setup,  # noqa: SLF001
+    nodestate.LookAt: NodeSupervisor._look_at,  # noqa: SLF001
+    nodestate.FindPort: NodeSupervisor._find_port,  # noqa: SLF001
+    nodestate.StartChild: NodeSupervisor._start_child,  # noqa: SLF001
+    nodestate.TellRanks: NodeSupervisor._tell_ranks,  # noqa: SLF001
+    nodestate.ForwardWarning: NodeSupervisor._forward_warning,  # noqa: SLF001
+    nodestate.Gather: NodeSupervisor._gather,  # noqa: SLF001
+    nodestate.EndChild: NodeSupervisor._end_child,  # noqa: SLF001
+    nodestate.AskBatchHost: NodeSupervisor._ask_batch_host,  # noqa: SLF001
+    nodestate.RequeueAlone: NodeSupervisor._requeue_alone,  # noqa: SLF001
+    nodestate.Exit: NodeSupervisor._exit,  # noqa: SLF001
 }

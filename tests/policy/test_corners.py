@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.errors import RuleBroken
 from ftsup.events import Epoch, Fault, How, VerdictKind
-from ftsup.policy import blame, machine
+from ftsup.policy import blame, machine, nodestate
 from ftsup.policy import node as noding
 from ftsup.policy import watch as watching
 from ftsup.policy.judge import Case, History, Past, judge
-from ftsup.policy.node import Stage as NodeStage
+from ftsup.policy.nodestate import Stage as NodeStage
 from ftsup.policy.rules import Budgets
 from ftsup.policy.state import Stage, State
 from ftsup.policy.watch import Sight, Watch
@@ -207,16 +207,16 @@ def test_the_time_limit_asks_for_no_requeue_past_the_budgets(attempts: int, requ
 # A node -------------------------------------------------------------------------------------------------------------------
 
 
-def node(stage: NodeStage, **more: Any) -> noding.State:
-    return noding.State(node="n1", stage=stage, epoch=ONE, **more)
+def node(stage: NodeStage, **more: Any) -> nodestate.State:
+    return nodestate.State(node="n1", stage=stage, epoch=ONE, **more)
 
 
-def do(state: noding.State, happening: noding.Happening) -> noding.Change:
+def do(state: nodestate.State, happening: nodestate.Happening) -> nodestate.Change:
     return noding.step(state, happening, RULES4)
 
 
-def order(what: ev.NodeOrder) -> noding.Ordered:
-    return noding.Ordered(t=1.0, order=what)
+def order(what: ev.NodeOrder) -> nodestate.Ordered:
+    return nodestate.Ordered(t=1.0, order=what)
 
 
 FILES = ev.Files(count=1, size_bytes=1, digest="d")
@@ -230,21 +230,21 @@ LAUNCH = ev.Launch(node="n1", epoch=ONE, node_rank=0, nodes=1, address="a", port
         (node(NodeStage.RUNNING), order(ev.Prepare(node="n1", epoch=ONE, node_rank=0))),
         (node(NodeStage.ENDING), order(ev.Stop(node="n1", epoch=ONE, grace_s=1.0))),
         (node(NodeStage.SETUP), order(LAUNCH)),
-        (node(NodeStage.LOOK), noding.FilesSeen(t=1.0, epoch=OLD)),
-        (node(NodeStage.IDLE, setup_done=True), noding.SetupEnded(t=1.0)),
-        (node(NodeStage.IDLE), noding.PortFound(t=1.0, address="a", port=1)),
-        (node(NodeStage.ENDING), noding.RanksEnded(t=1.0, faults=(DIED,))),
-        (node(NodeStage.IDLE), noding.ChildEnded(t=1.0, code=1)),
-        (node(NodeStage.IDLE), noding.Gone(t=1.0)),
-        (node(NodeStage.IDLE), noding.Heard(t=1.0, reports=())),
-        (node(NodeStage.IDLE), noding.Looked(t=1.0, sights={})),
-        (node(NodeStage.IDLE), noding.Glanced(t=1.0, beats={})),
-        (node(NodeStage.RUNNING), noding.BatchHost(t=1.0, alive=True)),
-        (node(NodeStage.RUNNING, leaving=True), noding.LeaderQuiet(t=1.0)),
+        (node(NodeStage.LOOK), nodestate.FilesSeen(t=1.0, epoch=OLD)),
+        (node(NodeStage.IDLE, setup_done=True), nodestate.SetupEnded(t=1.0)),
+        (node(NodeStage.IDLE), nodestate.PortFound(t=1.0, address="a", port=1)),
+        (node(NodeStage.ENDING), nodestate.RanksEnded(t=1.0, faults=(DIED,))),
+        (node(NodeStage.IDLE), nodestate.ChildEnded(t=1.0, code=1)),
+        (node(NodeStage.IDLE), nodestate.Gone(t=1.0)),
+        (node(NodeStage.IDLE), nodestate.Heard(t=1.0, reports=())),
+        (node(NodeStage.IDLE), nodestate.Looked(t=1.0, sights={})),
+        (node(NodeStage.IDLE), nodestate.Glanced(t=1.0, beats={})),
+        (node(NodeStage.RUNNING), nodestate.BatchHost(t=1.0, alive=True)),
+        (node(NodeStage.RUNNING, leaving=True), nodestate.LeaderQuiet(t=1.0)),
     ],
-    ids=lambda value: f"{type(value).__name__}-{value.order.__class__.__name__}" if isinstance(value, noding.Ordered) else None,
+    ids=lambda value: f"{type(value).__name__}-{value.order.__class__.__name__}" if isinstance(value, nodestate.Ordered) else None,
 )
-def test_a_node_lets_be_what_is_not_for_now(state: noding.State, happening: noding.Happening) -> None:
+def test_a_node_lets_be_what_is_not_for_now(state: nodestate.State, happening: nodestate.Happening) -> None:
     after, acts = do(state, happening)
     assert (after, acts) == (state, ())
 
@@ -252,20 +252,20 @@ def test_a_node_lets_be_what_is_not_for_now(state: noding.State, happening: nodi
 def test_an_order_to_prepare_that_comes_twice_looks_once() -> None:
     prepare = order(ev.Prepare(node="n1", epoch=ONE, node_rank=0, path="/c/x", files=FILES))
     state, acts = do(node(NodeStage.IDLE, setup_done=True), prepare)
-    assert acts == (noding.LookAt(epoch=ONE, path="/c/x", files=FILES),)
+    assert acts == (nodestate.LookAt(epoch=ONE, path="/c/x", files=FILES),)
     assert do(state, prepare) == (state, ())
 
 
 def test_what_keeps_a_node_from_starting_is_told() -> None:
-    def fault(change: noding.Change) -> Fault:
+    def fault(change: nodestate.Change) -> Fault:
         state, (tell,) = change
         assert state.stage is NodeStage.IDLE
-        assert isinstance(tell, noding.Tell)
+        assert isinstance(tell, nodestate.Tell)
         assert isinstance(tell.event, ev.LaunchFailed)
         return tell.event.fault
 
-    assert fault(do(node(NodeStage.SETUP), noding.SetupEnded(t=1.0, why="it failed"))).error == "it failed"
-    assert fault(do(node(NodeStage.RUNNING), noding.NotStarted(t=1.0, fault=DIED))) == DIED
+    assert fault(do(node(NodeStage.SETUP), nodestate.SetupEnded(t=1.0, why="it failed"))).error == "it failed"
+    assert fault(do(node(NodeStage.RUNNING), nodestate.NotStarted(t=1.0, fault=DIED))) == DIED
     error = fault(do(node(NodeStage.IDLE), order(replace(LAUNCH, epoch=NEXT)))).error
     assert error == "its supervisor was started again between set-up and launch"
 
@@ -274,7 +274,7 @@ def test_an_attempt_that_is_over_is_told_again_when_it_is_asked_for() -> None:
     over = ev.AttemptOver(node="n1", epoch=ONE, code=0)
     state = node(NodeStage.IDLE, over=over)
     for asked in (LAUNCH, ev.Stop(node="n1", epoch=ONE, grace_s=1.0)):
-        assert do(state, order(asked)) == (state, (noding.Tell(event=over),))
+        assert do(state, order(asked)) == (state, (nodestate.Tell(event=over),))
 
 
 def test_a_save_is_told_and_a_supervisor_that_was_away_counts_anew() -> None:
@@ -282,12 +282,12 @@ def test_a_save_is_told_and_a_supervisor_that_was_away_counts_anew() -> None:
     state = node(NodeStage.RUNNING, alone_t=3.0)
     told: list[ev.NodeEvent] = []
     for second, beat in enumerate(beats):
-        state, acts = do(state, noding.Looked(t=10.0 + second, sights={0: Sight(beat=beat)}))
-        told += [act.event for act in acts if isinstance(act, noding.Tell)]
+        state, acts = do(state, nodestate.Looked(t=10.0 + second, sights={0: Sight(beat=beat)}))
+        told += [act.event for act in acts if isinstance(act, nodestate.Tell)]
     assert [event.step for event in told if isinstance(event, ev.Saved)] == [0, 1]
-    away, acts = do(replace(state, alone_t=3.0), noding.WasAway(t=500.0))
+    away, acts = do(replace(state, alone_t=3.0), nodestate.WasAway(t=500.0))
     assert (acts, away.alone_t, away.watch.marks[0].moved_t) == ((), 500.0, 500.0)
-    assert do(state, noding.WasAway(t=500.0))[0].alone_t is None
+    assert do(state, nodestate.WasAway(t=500.0))[0].alone_t is None
 
 
 def test_nobody_has_made_a_step_where_nobody_is() -> None:

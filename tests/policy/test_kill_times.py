@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.policy import node as noding
+from ftsup.policy import nodestate
 from tests.policy.test_review import NODES, ONE, RULES, Bench, Desk
 
 
@@ -24,12 +25,12 @@ def test_the_grace_and_the_wait_for_a_word_fit_the_clusters_kill_wait(kill_wait_
     """None: Slurm did not say; then what the rules hold for usual. Half a second is the least that ranks get."""
     rules = replace(RULES, grace_s=60.0, kill_wait_s=20.0)
     bench = Bench()
-    bench.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(noding.SetupEnded(t=0.0))
+    bench.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(nodestate.SetupEnded(t=0.0))
     bench.order(ev.Launch(node="n1", epoch=ONE, node_rank=0, nodes=1, address="a", port=1, kill_wait_s=kill_wait_s))
-    told, _ = noding.step(bench.state, noding.Signal(t=1.0, warning=False), rules)
+    told, _ = noding.step(bench.state, nodestate.Signal(t=1.0, warning=False), rules)
     until_t = noding.told_until_t(told, rules)
     assert until_t is not None
-    _, acts = noding.step(told, noding.Waited(t=until_t), rules)
-    (grace_s,) = (act.grace_s for act in acts if isinstance(act, noding.EndChild))
+    _, acts = noding.step(told, nodestate.Waited(t=until_t), rules)
+    (grace_s,) = (act.grace_s for act in acts if isinstance(act, nodestate.EndChild))
     left_s = (20.0 if kill_wait_s is None else kill_wait_s) - rules.kill_margin_s - (until_t - 1.0)
     assert grace_s == pytest.approx(max(min(60.0, left_s), 0.5))

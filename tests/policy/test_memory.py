@@ -6,7 +6,7 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.events import Kind
-from ftsup.policy import node as noding
+from ftsup.policy import nodestate
 from ftsup.policy.judge import describe
 from tests.policy.test_review import Bench
 
@@ -21,9 +21,9 @@ KILLED = "out of memory on host: the kernel killed 1 process of the job here (me
     ],
 )
 def test_a_launcher_that_was_killed(killed: str, kind: Kind | None, sentence: str) -> None:
-    bench = Bench().running().happen(noding.ChildEnded(t=1.0, code=-9, signal="SIGKILL", killed=killed), noding.Gone(t=2.0))
+    bench = Bench().running().happen(nodestate.ChildEnded(t=1.0, code=-9, signal="SIGKILL", killed=killed), nodestate.Gone(t=2.0))
     (tell,) = bench.acts
-    assert isinstance(tell, noding.Tell)
+    assert isinstance(tell, nodestate.Tell)
     assert isinstance(tell.event, ev.AttemptOver)
     (fault,) = tell.event.ended
     assert (fault.kind, describe(fault)) == (kind, sentence)

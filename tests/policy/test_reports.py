@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.events import Fault, How, Kind, Line, VerdictKind
-from ftsup.policy import node as noding
+from ftsup.policy import nodestate
 from ftsup.policy.judge import Case, History, Past, describe, judge, root
 from ftsup.policy.reports import Acts, Report, explained
 from ftsup.policy.rules import Budgets, HangMode, Rules
@@ -35,7 +35,7 @@ def say(world: World, rank: int, fault: Fault, acts: Acts = Acts.AT_ONCE, *, nam
     """A rank's file says it now."""
     node = world.nodes[world.names[rank // world.per_node]]
     report = Report(fault=replace(fault, node=node.name, rank=rank, alive=True), acts=acts, name=name)
-    world._happen(node, noding.Heard(t=world.t, reports=(report,)))  # noqa: SLF001 - the world's way into a node's machine
+    world._happen(node, nodestate.Heard(t=world.t, reports=(report,)))  # noqa: SLF001 - the world's way into a node's machine
 
 
 def until_step(world: World, step: int) -> World:

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.events import Epoch, Fault, How, VerdictKind
-from ftsup.policy import machine
+from ftsup.policy import machine, nodestate
 from ftsup.policy import node as noding
 from ftsup.policy.ending import decide
-from ftsup.policy.node import Stage as NodeStage
+from ftsup.policy.nodestate import Stage as NodeStage
 from ftsup.policy.rules import Hang, Rules
 from ftsup.policy.state import Stage, State
 from ftsup.policy.watch import Process, Sight
@@ -220,21 +220,21 @@ class Bench:
     """A node's machine, and orders by hand."""
 
     def __init__(self) -> None:
-        self.state, self.acts = noding.State(node="n1"), ()
+        self.state, self.acts = nodestate.State(node="n1"), ()
 
-    def happen(self, *happenings: noding.Happening) -> Bench:
+    def happen(self, *happenings: nodestate.Happening) -> Bench:
         for happening in happenings:
             self.state, self.acts = noding.step(self.state, happening, RULES)
         return self
 
     def order(self, order: ev.NodeOrder) -> Bench:
-        return self.happen(noding.Ordered(t=0.0, order=order))
+        return self.happen(nodestate.Ordered(t=0.0, order=order))
 
     def kinds(self) -> list[str]:
-        return [type(act.event if isinstance(act, noding.Tell) else act).__name__ for act in self.acts]
+        return [type(act.event if isinstance(act, nodestate.Tell) else act).__name__ for act in self.acts]
 
     def running(self) -> Bench:
-        self.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(noding.SetupEnded(t=0.0))
+        self.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(nodestate.SetupEnded(t=0.0))
         self.order(ev.Launch(node="n1", epoch=ONE, node_rank=0, nodes=1, address="a", port=1))
         assert self.state.stage is NodeStage.RUNNING
         return self
@@ -252,7 +252,7 @@ def test_order_for_a_newer_attempt_waits_for_the_end_of_the_old_one(order: ev.No
     bench = Bench().running().order(order)
     assert bench.kinds() == ["EndChild"]
     assert bench.order(order).acts == ()
-    bench.happen(noding.ChildEnded(t=1.0, code=-15), noding.Gone(t=2.0))
+    bench.happen(nodestate.ChildEnded(t=1.0, code=-15), nodestate.Gone(t=2.0))
     assert bench.kinds() == then
 
 
@@ -261,14 +261,14 @@ def test_node_setup_never_runs_twice_at_once() -> None:
     assert bench.kinds() == ["RunSetup"]
     bench.order(ev.Stop(node="n1", epoch=ONE, grace_s=1.0)).order(ev.Prepare(node="n1", epoch=Epoch(1, 2), node_rank=1))
     assert bench.acts == ()
-    assert bench.happen(noding.SetupEnded(t=9.0)).kinds() == ["Prepared"]
+    assert bench.happen(nodestate.SetupEnded(t=9.0)).kinds() == ["Prepared"]
 
 
 def test_a_requeue_that_was_not_taken_is_asked_for_again() -> None:
     bench = Bench().running()
     for _ in range(2):
-        assert bench.happen(noding.LeaderQuiet(t=1.0)).kinds() == ["AskBatchHost"]
-        assert bench.happen(noding.BatchHost(t=2.0, alive=False)).kinds() == ["RequeueAlone"]
+        assert bench.happen(nodestate.LeaderQuiet(t=1.0)).kinds() == ["AskBatchHost"]
+        assert bench.happen(nodestate.BatchHost(t=2.0, alive=False)).kinds() == ["RequeueAlone"]
 
 
 def test_hanging_torchrun_is_not_told_before_it_is_known_how_its_ranks_ended() -> None:
@@ -276,12 +276,12 @@ def test_hanging_torchrun_is_not_told_before_it_is_known_how_its_ranks_ended() -
     bench = Bench().running()
     gone = {0: Sight(beat=Beat(pid=1, phase=Phase.STEP), process=Process.GONE)}
     for t in range(40):
-        bench.happen(noding.Looked(t=float(t), sights=gone))
+        bench.happen(nodestate.Looked(t=float(t), sights=gone))
         assert "Stalled" not in bench.kinds()
     returned = Fault(how=How.RETURNED, node="n1", rank=0, code=0)
-    bench.happen(noding.RanksEnded(t=40.0, faults=(returned,)), noding.Looked(t=41.0, sights=gone))
+    bench.happen(nodestate.RanksEnded(t=40.0, faults=(returned,)), nodestate.Looked(t=41.0, sights=gone))
     (act,) = bench.acts
-    assert isinstance(act, noding.Tell)
+    assert isinstance(act, nodestate.Tell)
     assert isinstance(act.event, ev.Stalled)
     assert act.event.faults[0].phase == "shutdown"
 

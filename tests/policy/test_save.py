@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.events import Ask, Line, VerdictKind
-from ftsup.policy import machine
-from ftsup.policy import node as noding
+from ftsup.policy import machine, nodestate
 from ftsup.policy.rules import HangMode
 from ftsup.policy.state import State
 from tests.world import RULES, World
@@ -141,7 +140,7 @@ def test_a_warning_during_a_save_takes_that_save() -> None:
     def warn() -> None:
         saving[0] = any(rank.saving_t for node in world.nodes.values() for rank in node.ranks)
         for node in world.nodes.values():
-            world._happen(node, noding.Signal(t=world.t, warning=True))  # noqa: SLF001 - the world is ours
+            world._happen(node, nodestate.Signal(t=world.t, warning=True))  # noqa: SLF001 - the world is ours
 
     world.at(43, warn).run(until=lambda: bool(world.requeues))
     assert saving == [True]
@@ -345,7 +344,7 @@ def test_a_leader_that_dies_at_any_stage_is_followed_by_one_that_goes_on(stage: 
 def test_a_leader_that_stays_away_for_longer_than_ranks_wait() -> None:
     """They agreed, and nobody answers: they go on, and the next leader proposes anew."""
     world = World(script=ASKS, steps=150, save_every=1000).start()
-    world.at(30, lambda: world._happen(world.nodes["n1"], noding.Signal(t=world.t, warning=True)))  # noqa: SLF001
+    world.at(30, lambda: world._happen(world.nodes["n1"], nodestate.Signal(t=world.t, warning=True)))  # noqa: SLF001
     world.limit_t = world.t + 130
 
     def dies(line: Line) -> bool:

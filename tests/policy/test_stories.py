@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from ftsup import events as ev
 from ftsup.events import Fault, How, VerdictKind
-from ftsup.policy import machine
-from ftsup.policy import node as noding
+from ftsup.policy import machine, nodestate
 from ftsup.policy.judge import root
 from ftsup.policy.rules import Budgets, HangMode
 from ftsup.policy.state import Stage, State
@@ -351,7 +350,7 @@ def test_an_admin_who_shortens_the_limit_is_followed() -> None:
 def test_a_supervisor_that_alone_is_told_to_end_costs_one_attempt() -> None:
     """A person's kill: the job is not over, and the leader was not told."""
     world = World().start()
-    world.at(25, lambda: world._happen(world.nodes["n2"], noding.Signal(t=world.t, warning=False)))  # noqa: SLF001 - the world is ours
+    world.at(25, lambda: world._happen(world.nodes["n2"], nodestate.Signal(t=world.t, warning=False)))  # noqa: SLF001 - the world is ours
     world.run()
     assert finished(world)
     assert [fault.how for fault in world.roots()] == [How.NODE]

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.events import Fault, How, Request, Verdict, VerdictKind
 from ftsup.policy import node as noding
+from ftsup.policy import nodestate
 from ftsup.policy.ending import TERMED_S
-from ftsup.policy.node import Stage as NodeStage
+from ftsup.policy.nodestate import Stage as NodeStage
 from ftsup.policy.state import Stage
 from ftsup.policy.told import ALONE_S
 from tests.policy.test_review import NODES, ONE, RULES4, Desk
@@ -262,11 +263,11 @@ def test_a_leader_that_takes_over_asks_as_well() -> None:
 # A node supervisor ----------------------------------------------------------------------------------------------------------
 
 
-def runs(*, kill_wait_s: float = 30.0) -> noding.State:
-    return noding.State(node="n1", stage=NodeStage.RUNNING, epoch=ONE, kill_wait_s=kill_wait_s, ranks=(0, 1))
+def runs(*, kill_wait_s: float = 30.0) -> nodestate.State:
+    return nodestate.State(node="n1", stage=NodeStage.RUNNING, epoch=ONE, kill_wait_s=kill_wait_s, ranks=(0, 1))
 
 
-def does(state: noding.State, *happenings: noding.Happening) -> tuple[noding.State, list[str]]:
+def does(state: nodestate.State, *happenings: nodestate.Happening) -> tuple[nodestate.State, list[str]]:
     found: list[str] = []
     for happening in happenings:
         state, acts = noding.step(state, happening, RULES4)
@@ -274,43 +275,43 @@ def does(state: noding.State, *happenings: noding.Happening) -> tuple[noding.Sta
     return state, found
 
 
-TERM = noding.Signal(t=100.0, warning=False)
+TERM = nodestate.Signal(t=100.0, warning=False)
 
 
 def test_a_node_waits_a_moment_for_the_leaders_word() -> None:
     state, acts = does(runs(), TERM)
     assert (acts, noding.told_until_t(state, RULES4)) == (["Tell"], 110.0)
-    state, acts = does(state, noding.Waited(t=109.9), noding.LeaderQuiet(t=109.9))
+    state, acts = does(state, nodestate.Waited(t=109.9), nodestate.LeaderQuiet(t=109.9))
     assert acts == []
-    state, acts = does(state, noding.Waited(t=110.0))
+    state, acts = does(state, nodestate.Waited(t=110.0))
     assert (acts, state.leaving, noding.told_until_t(state, RULES4)) == (["EndChild"], True, None)
 
 
 def test_a_short_kill_wait_leaves_the_ranks_their_time() -> None:
     state, _ = does(runs(kill_wait_s=5.0), TERM)
     assert noding.told_until_t(state, RULES4) == 102.5
-    _, acts = noding.step(state, noding.Waited(t=102.5), RULES4)
-    assert [act.grace_s for act in acts if isinstance(act, noding.EndChild)] == [0.5]
+    _, acts = noding.step(state, nodestate.Waited(t=102.5), RULES4)
+    assert [act.grace_s for act in acts if isinstance(act, nodestate.EndChild)] == [0.5]
 
 
 def test_the_leader_says_that_there_is_time() -> None:
-    state, acts = does(runs(), TERM, noding.Ordered(t=101.0, order=ev.GoOn(node="n1")), noding.Waited(t=120.0))
+    state, acts = does(runs(), TERM, nodestate.Ordered(t=101.0, order=ev.GoOn(node="n1")), nodestate.Waited(t=120.0))
     assert (acts, state.stage, state.leaving) == (["Tell"], NodeStage.RUNNING, False)
 
 
 def test_the_leader_says_that_there_is_none() -> None:
-    state, acts = does(runs(), TERM, noding.Ordered(t=101.0, order=ev.Leave(node="n1")))
+    state, acts = does(runs(), TERM, nodestate.Ordered(t=101.0, order=ev.Leave(node="n1")))
     assert (acts, state.stage) == (["Tell", "EndChild"], NodeStage.ENDING)
     _, acts = does(state, TERM)
     assert acts == ["Tell", "EndChild"]
 
 
 def test_once_its_ranks_are_gone_there_is_nothing_to_wait_for() -> None:
-    state, acts = does(runs(), TERM, noding.ChildEnded(t=101.0, code=-15), noding.Gone(t=102.0))
+    state, acts = does(runs(), TERM, nodestate.ChildEnded(t=101.0, code=-15), nodestate.Gone(t=102.0))
     assert acts == ["Tell", "EndChild", "Tell", "Exit"]
     assert state.stage is NodeStage.IDLE
 
 
 def test_a_node_where_nothing_runs_leaves_at_once() -> None:
-    _, acts = does(noding.State(node="n1"), TERM)
+    _, acts = does(nodestate.State(node="n1"), TERM)
     assert acts == ["Tell", "Exit"]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.events import Ask, Ears, Epoch, Fault, How
 from ftsup.policy import node as noding
-from ftsup.policy import votes
+from ftsup.policy import nodestate, votes
 from ftsup.policy.rules import Rules
 from ftsup.policy.votes import View, Votes
 from ftsup.policy.watch import Watch
@@ -233,39 +233,39 @@ def test_how_a_rank_ended_that_had_taken_the_request(fault: Fault, how: How) -> 
 # In the node's machine ----------------------------------------------------------------------------------------------------
 
 
-def running() -> noding.State:
-    return noding.State(node="n1", epoch=EPOCH, stage=noding.Stage.RUNNING, ranks=(0,), watch=Watch(base_step=100))
+def running() -> nodestate.State:
+    return nodestate.State(node="n1", epoch=EPOCH, stage=nodestate.Stage.RUNNING, ranks=(0,), watch=Watch(base_step=100))
 
 
-def told(acts: tuple[noding.Act, ...]) -> list[ev.NodeEvent]:
-    return [act.event for act in acts if isinstance(act, noding.Tell)]
+def told(acts: tuple[nodestate.Act, ...]) -> list[ev.NodeEvent]:
+    return [act.event for act in acts if isinstance(act, nodestate.Tell)]
 
 
-def glance(state: noding.State, beat: Beat) -> tuple[noding.State, list[ev.NodeEvent]]:
-    state, acts = noding.step(state, noding.Glanced(t=1.0, beats={0: beat}), Rules())
+def glance(state: nodestate.State, beat: Beat) -> tuple[nodestate.State, list[ev.NodeEvent]]:
+    state, acts = noding.step(state, nodestate.Glanced(t=1.0, beats={0: beat}), Rules())
     return state, told(acts)
 
 
-def take(state: noding.State, *orders: ev.AskRanks) -> tuple[noding.State, tuple[noding.Act, ...]]:
-    acts: tuple[noding.Act, ...] = ()
+def take(state: nodestate.State, *orders: ev.AskRanks) -> tuple[nodestate.State, tuple[nodestate.Act, ...]]:
+    acts: tuple[nodestate.Act, ...] = ()
     for one in orders:
-        state, acts = noding.step(state, noding.Ordered(t=1.0, order=one), Rules())
+        state, acts = noding.step(state, nodestate.Ordered(t=1.0, order=one), Rules())
     return state, acts
 
 
 def test_an_order_that_is_repeated_is_answered_again_and_not_written_again() -> None:
     state, acts = take(running(), order(Ask.PROPOSE))
-    assert acts == (noding.TellRanks(order=order(Ask.PROPOSE)),)
+    assert acts == (nodestate.TellRanks(order=order(Ask.PROPOSE)),)
     state, (vote,) = glance(state, rank(5))
     state, acts = take(state, order(Ask.PROPOSE))
-    assert acts == (noding.Tell(event=vote),)
+    assert acts == (nodestate.Tell(event=vote),)
 
 
 def test_a_count_takes_back_what_is_proposed_and_the_first_one_writes_nothing() -> None:
     state, acts = take(running(), order(Ask.COUNT, beats=0))
     assert acts == ()
     _, acts = take(state, order(Ask.PROPOSE), order(Ask.COUNT))
-    assert acts == (noding.TellRanks(order=order(Ask.COUNT)),)
+    assert acts == (nodestate.TellRanks(order=order(Ask.COUNT)),)
 
 
 def test_there_is_no_way_back_from_commit_and_an_older_save_is_over() -> None:
@@ -274,11 +274,11 @@ def test_there_is_no_way_back_from_commit_and_an_older_save_is_over() -> None:
         after, acts = take(state, late)
         assert (after, acts) == (state, ())
     _, acts = take(state, order(Ask.COUNT, save=3, beats=0), order(Ask.PROPOSE, save=3))
-    assert acts == (noding.TellRanks(order=order(Ask.PROPOSE, save=3)),)
+    assert acts == (nodestate.TellRanks(order=order(Ask.PROPOSE, save=3)),)
 
 
 def test_where_nothing_runs_nobody_agrees() -> None:
-    idle = replace(running(), stage=noding.Stage.IDLE)
+    idle = replace(running(), stage=nodestate.Stage.IDLE)
     answers = [told(take(idle, order(ask))[1]) for ask in (Ask.COUNT, Ask.PROPOSE, Ask.COMMIT)]
     assert [getattr(answer[0], "ears", getattr(answer[0], "ready", None)) for answer in answers[:2]] == [Ears.ENDED, False]
     assert answers[2] == []
@@ -299,7 +299,7 @@ def test_what_evidence_finds_of_a_rank_that_left_because_it_was_asked_is_no_othe
     state, _ = take(running(), order(Ask.COMMIT))
     state, _ = glance(state, handled(N))
     fault = Fault(how=How.EXIT, node="n1", rank=0, code=3)
-    _, acts = noding.step(state, noding.Gathered(t=9.0, incident=1, faults=(fault, replace(fault, how=How.QUIET))), Rules())
+    _, acts = noding.step(state, nodestate.Gathered(t=9.0, incident=1, faults=(fault, replace(fault, how=How.QUIET))), Rules())
     (event,) = told(acts)
     assert isinstance(event, ev.Collected)
     assert [found.how for found in event.faults] == [How.SAVED, How.QUIET]

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.events import Fault, How, WatchedBy
 from ftsup.policy import node as noding
+from ftsup.policy import nodestate
 from ftsup.policy import watch as watching
 from ftsup.policy.judge import describe
 from ftsup.policy.rules import Hang, Rules
@@ -174,13 +175,13 @@ def test_steps_that_are_not_sure_are_not_told() -> None:
 def told(beats: Callable[[int], Beat], *, seconds: int, node_rank: int = 0, output: int = 0) -> list[tuple[int, str, WatchedBy | None]]:
     """(second, phase, by) of every Progressed."""
     order = ev.Launch(node="n1", epoch=ev.Epoch(1, 1), nodes=1, node_rank=node_rank, address="a", port=1)
-    state = noding.State(node="n1", stage=noding.Stage.READY, epoch=ev.Epoch(1, 1), node_rank=node_rank)
-    state, _ = noding.step(state, noding.Ordered(t=0.0, order=order), RULES)
+    state = nodestate.State(node="n1", stage=nodestate.Stage.READY, epoch=ev.Epoch(1, 1), node_rank=node_rank)
+    state, _ = noding.step(state, nodestate.Ordered(t=0.0, order=order), RULES)
     news = []
     for second in range(seconds):
         sights = {0: Sight(beat=beats(second), output=output)}
-        state, acts = noding.step(state, noding.Looked(t=float(second), sights=sights), RULES)
-        events = [act.event for act in acts if isinstance(act, noding.Tell)]
+        state, acts = noding.step(state, nodestate.Looked(t=float(second), sights=sights), RULES)
+        events = [act.event for act in acts if isinstance(act, nodestate.Tell)]
         news += [(second, event.phase, event.by) for event in events if isinstance(event, ev.Progressed)]
     return news
 
