@@ -16,7 +16,7 @@ by `share: group`); keys, `env.json` and requests are always 0600/0700.
     RUN/typed.json           what `submit` was given, 0600   RUN/bash-requeues    counted by the batch script
     RUN/continued.json       the newest --continue           RUN/submitting       sbatch was asked, its answer not written down
     RUN/config.<n>.yaml      as it was before continuation n RUN/requeue.json     decided, and not seen yet (`policy.spool`)
-    RUN/watch.jsonl          what `ftsup watch` did
+    RUN/watch.jsonl          what `ftsup watch` did          RUN/leader.json      where nodes find their leader
 """
 
 from __future__ import annotations
@@ -105,6 +105,11 @@ class RunDir:
     def status(self) -> Path:
         """The leader's view of now."""
         return self.root / "status.json"
+
+    @property
+    def leader(self) -> Path:
+        """Where a node that hears nothing looks for its leader: addresses, as a JSON list. Who is there proves it by the run's key."""
+        return self.root / "leader.json"
 
     @property
     def requests(self) -> Path:

@@ -27,7 +27,7 @@ _REAP_S = 0.5
 """For all of them together: what hangs longer is the kernel's, and dies when its disk is back."""
 _FORGET_S = 600.0
 """Trouble that did not show for so long is told anew."""
-_SHOWN = {"say": "the batch script's output", "logs": "what ranks print", "mirror": "events.jsonl"}
+_SHOWN = {"say": "the batch script's output", "logs": "what ranks print", "mirror": "events.jsonl", "leader": "leader.json"}
 """What people know under another name."""
 _DIED, _HANGS = "died", "hangs"
 

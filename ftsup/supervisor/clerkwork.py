@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import functools
+import ipaddress
 import json
 import os
 import signal
@@ -34,9 +35,10 @@ from ftsup.supervisor.mirror import LaterGrant, Mirror
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _FILE_CAP = 8 << 20
-_ELSEWHERE = frozenset({"say", "see"})
+_ELSEWHERE = frozenset({"say", "see", "leader"})
 """Work that does not write to the run directory."""
 _COPY_CAP = 64 << 20
+_LEADER_CAP = 1 << 14
 
 
 class Work:
@@ -56,6 +58,7 @@ class Work:
             "say": self.say,
             "copy": self.copy,
             "see": self.see,
+            "leader": self.leader,
             "logs": self.logs,
         }
 
@@ -84,6 +87,13 @@ class Work:
         """A line for the output of the batch script, which is ours as well."""
         os.write(sys.stderr.fileno(), f"ftsup: {text}\n".encode(errors="replace"))
 
+    def leader(self, *, path: str) -> list[str]:
+        """Where the leader says that it is; where that cannot be read, nowhere."""
+        data = _read_plain(path, cap_bytes=_LEADER_CAP)
+        with contextlib.suppress(msgspec.DecodeError, ValueError):
+            return [found for found in msgspec.json.decode(data or b"[]", type=list[str]) if _is_address(found)]
+        return []
+
     def add_line(self, *, path: str, line: str) -> None:
         """Add a line to a small file, once."""
         add_line(Path(path), line)
@@ -99,6 +109,12 @@ class Work:
     def logs(self, *, out: str, target: str, final: bool = False) -> bool:
         """Bring ranks' output over; whether there is more."""
         return ranklogs.bring(Path(out), Path(target), final=final) if Path(out).is_dir() else False
+
+
+def _is_address(text: str) -> bool:
+    """As `LeaderLink.addresses` writes them."""
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    return text == f"tcp://{ipaddress.IPv4Address(host)}:{int(port)}" and 0 < int(port) < 1 << 16
 
 
 def add_line(path: Path, line: str) -> None:

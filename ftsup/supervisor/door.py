@@ -20,6 +20,8 @@ from zmq.utils.monitor import parse_monitor_message
 HANDSHAKE_S = 10
 ROOM = 64
 """Connections in a round that may prove nothing, beside those that nodes have on their way."""
+BUSY_S = 5.0
+"""A port of our predecessor's is free as soon as that is dead: one that is still taken after so long is somebody else's."""
 _PER_LOOK = 4000
 _BACKLOG = 128
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
@@ -47,6 +49,8 @@ class Door:
         self._room = ROOM + 4 * nodes  # a node tries all addresses of ours at once
         self._listener: socket.socket | None = None
         self._unproven: set[int] = set()
+        self._busy_t: float | None = None
+        """When the port was first seen to be taken."""
         self._spent, self._round_t = 0, -1e9
         router.monitor("inproc://door", _EVENTS)
         self.monitor = context.socket(zmq.PAIR)
@@ -58,6 +62,15 @@ class Door:
     def bound(self) -> bool:
         """Whether the port is ours."""
         return self._listener is not None
+
+    def find(self, now: float) -> int | None:
+        """Take the port that is waited for, or after a while any other: then the one that was given up."""
+        self._busy_t = now if self._busy_t is None else self._busy_t
+        given_up = self.port if now - self._busy_t >= BUSY_S else None
+        if self.bind() or given_up is None:
+            return None
+        self.port = 0
+        return given_up if self.bind() else None
 
     def bind(self) -> bool:
         """Take the port; False: somebody has it."""

@@ -113,6 +113,8 @@ class Lead:
         self.status_t = self.requests_t = 0.0
         self.counted = False
         """The nodes were asked for what the next status.json tells."""
+        self.port = 0
+        """Where nodes look for us."""
         self.saying = 0
         """How many lines are on their way to the batch script's output."""
         self.quit: int | None = None
@@ -176,7 +178,7 @@ class Lead:
             say(f"job {follows.elder} leads this run already: this one, {grant.job}, is one too many, and ends")
             self._close()
             return 0
-        self._keep(f"port.{grant.restarts}", str(self.link.port).encode())
+        self._show_port(self.clock.now())
         self._ask_config()
         self._record_code()
         before = self.state.job
@@ -241,6 +243,8 @@ class Lead:
             self.teller.forgive(turn.away_s)
             events.append(ev.Away(away_s=turn.away_s))
         events += [event for heard in self.link.receive(now) for event in heard.events]
+        if self.link.port != self.port:
+            self._show_port(now)
         events += [
             *self.link.notes(),
             *(ev.Noted(text=note) for note in self.teller.poll(now)),
@@ -345,6 +349,13 @@ class Lead:
             write_whole(self.local / name, data)
         except OSError as error:
             self._say(f"{self.local / name} cannot be written: {error.strerror}")
+
+    def _show_port(self, now: float) -> None:
+        """For our successor, and for nodes that hear nothing: a stranger may have the port that they know."""
+        self.port = self.link.port
+        self._keep(f"port.{self.grant.restarts}", str(self.port).encode())
+        text = msgspec.json.encode(self.link.addresses).decode()
+        self.clerk.ask("write", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.leader), text=text)
 
     # Sensing --------------------------------------------------------------------------------------------------------------
 
@@ -539,6 +550,8 @@ class Lead:
 
     def _unexplained(self, order: ev.Unexplained, now: float) -> None:
         path = str(self.run_dir.unexplained)
+        if order.back:
+            starter.script_forgets()
         if order.over:
             self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=path)
             return

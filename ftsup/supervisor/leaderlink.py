@@ -81,16 +81,17 @@ class LeaderLink:
         self._router.rcvhwm = 1000
         self._door = Door(self._context, self._router, port=port, nodes=nodes)
         self._strangers, self._away_t = 0, -1e9
-        self._bind()
+        self._nodes, self._moved = nodes, ""
+        self._door.bind()
 
     @property
     def bound(self) -> bool:
-        """Whether nodes can reach us: a port that our predecessor still holds is tried again by `receive`."""
+        """Whether nodes can reach us: a port that is taken is tried again by `receive`, for a while, and then another one."""
         return self._door.bound
 
     @property
     def port(self) -> int:
-        """The port, or the one that is waited for."""
+        """The port, or the one that is waited for: it changes where that is somebody else's, and nodes have to be told."""
         return self._door.port
 
     @property
@@ -135,7 +136,7 @@ class LeaderLink:
     def receive(self, now: float) -> list[Heard]:
         """Everything that came. Events count as taken, but the nodes keep them until `ack`."""
         if not self.bound:
-            self._bind()
+            self._bind(now)
         self._serve_zap()
         found: list[Heard] = []
         connections: set[int] = set()
@@ -150,6 +151,7 @@ class LeaderLink:
             if peer is not None:
                 owed[peer.node] = peer
         self._serve_zap()
+        self._move(now)
         self._watch_door(now, connections)
         if now - self._looked_at >= TICK_S:  # not with every message: there may be a thousand nodes
             self._looked_at = now
@@ -186,9 +188,19 @@ class LeaderLink:
         self._zap.close(linger=0)
         self._context.term()
 
-    def _bind(self) -> None:
-        if not self._door.bind():
-            self._talk.say(f"port {self.port} is still in use: tried again until it is free")
+    def _bind(self, now: float) -> None:
+        given_up = self._door.find(now)
+        if given_up is not None:
+            where = f"it is at port {self.port} now, which nodes read in leader.json"
+            self._moved = f"somebody else has port {given_up}, where the leader was: {where}"
+
+    def _move(self, now: float) -> None:
+        """Another port than the nodes know: told until all of them have found it."""
+        if self._moved and len(self._peers) < self._nodes:
+            self._talk.trouble("port", self._moved, now)
+        elif self._moved:
+            self._talk.over("port", f"all nodes have found the leader at port {self.port}")
+            self._moved = ""
 
     def _watch_door(self, now: float, connections: Collection[int]) -> None:
         """Whoever came without the run's key, or with none: told once, and once more when it is over."""

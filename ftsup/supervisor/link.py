@@ -74,8 +74,12 @@ class Talk:
     def calm(self, now: float) -> None:
         """What did not show for a while is over."""
         for kind in [kind for kind, shown_t in self._stands.items() if now - shown_t >= self._CALM_S]:
-            del self._stands[kind]
-            self._notes.append(Noted(text=f"{kind} at the leader's port: none for {self._CALM_S / 60:g} minutes", trouble=kind, over=True))
+            self.over(kind, f"{kind} at the leader's port: none for {self._CALM_S / 60:g} minutes")
+
+    def over(self, kind: str, text: str) -> None:
+        """It goes on no more."""
+        if self._stands.pop(kind, None) is not None:
+            self._notes.append(Noted(text=text, trouble=kind, over=True))
 
     def drop(self, whose: str) -> None:
         """A message that makes no sense."""

@@ -40,7 +40,7 @@ from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.link import own_addresses
 from ftsup.supervisor.lock import NodeLock
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
-from ftsup.supervisor.nodelink import NodeLink
+from ftsup.supervisor.nodelink import RETRY_S, NodeLink
 from ftsup.supervisor.reports import Reports
 from ftsup.supervisor.wire import Counter
 from ftsup.worker import beatfile
@@ -125,7 +125,7 @@ class NodeSupervisor:
         self.logs_t = now
         """When it is time for the next of them."""
         self.logs_busy = False
-        self.asked_t = now
+        self.asked_t = self.seek_t = now
         self.alone_t: float | None = None
         self.leave_t: float | None = None
         self.ending = False
@@ -520,6 +520,7 @@ class NodeSupervisor:
     def _lonely(self, now: float) -> None:
         if self.link.quiet_s(now) < self.rules.node_grace_s and not self.place.held:
             self.lock.show_life()
+        self._seek(now)
         if self.alone_t is not None and self.link.quiet_s(now) < self.rules.lead_grace_s:
             self.alone_t = None  # a leader is there again, and decides
         if self.alone_t is not None and now >= self.alone_t:
@@ -528,6 +529,22 @@ class NodeSupervisor:
         if self.link.quiet_s(now) >= self.rules.lead_grace_s and now - self.asked_t >= self.rules.lead_grace_s:
             self.asked_t = now
             self._happen(nodestate.LeaderQuiet(t=now))
+
+    def _seek(self, now: float) -> None:
+        """A leader that is silent may be at another port: a stranger has the one that we know."""
+        seek_s = min(RETRY_S, self.rules.node_grace_s / 2)
+        if self.link.quiet_s(now) < seek_s or now < self.seek_t:
+            return
+
+        def found(answer: object) -> list[Happening]:
+            now = self.clock.now()
+            self.seek_t = now + seek_s
+            if self.link.quiet_s(now) >= seek_s and isinstance(answer, list):
+                self.link.learn(answer)
+            return []
+
+        self.seek_t = now + 60.0
+        self.clerk.ask("leader", now=now, limit_s=60.0, then=found, path=str(self.run_dir.leader))
 
     def _ask_batch_host(self, _act: nodestate.AskBatchHost, now: float) -> None:
         """The job first, for the name of its batch host, then that node."""

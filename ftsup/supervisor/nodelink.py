@@ -77,7 +77,7 @@ class NodeLink:
         self.asked = False
         """The leader wants counters: `answer` it."""
         self._keys = keys
-        self._addresses = tuple(dict.fromkeys(addresses))
+        self._first = self._addresses = tuple(dict.fromkeys(addresses))
         self._context = zmq.Context()
         self._talk = Talk()
         self._outbox = Outbox()
@@ -130,6 +130,14 @@ class NodeLink:
     def forget_time(self, now: float) -> None:
         """We were away: silence before now proves nothing."""
         self._heard_at = now
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Where the leader is said to be now; who answers there proves it. The addresses that we were started with stay."""
+        found = tuple(dict.fromkeys((*self._first, *addresses)))
+        if found != self._addresses:
+            self._addresses = found
+            self._chosen, self._leader = None, ""
+            self._open_all()
 
     def receive(self, now: float) -> list[NodeOrder]:
         """New orders; also says hello, repeats what was not acknowledged, and sends the sign of life."""

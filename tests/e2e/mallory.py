@@ -85,6 +85,19 @@ def knock(context: zmq.Context[zmq.Socket[bytes]], *, port: int, seconds: float)
     return {"tried": tried}
 
 
+def listen(_context: object, *, port: int) -> None:
+    """The leader's port is its own now: whoever comes hears a greeting, and then what nobody of the run says."""
+    with socket.create_server(("", port)) as listener:
+        print("listens", flush=True)
+        while True:
+            one, _ = listener.accept()
+            with one, contextlib.suppress(OSError):
+                one.settimeout(0.1)
+                one.sendall(GREETING)
+                one.recv(1000)
+                one.sendall(os.urandom(300))
+
+
 def _dealer(context: zmq.Context[zmq.Socket[bytes]], port: int, *, curve: bool) -> zmq.Socket[bytes]:
     dealer = context.socket(zmq.DEALER)
     dealer.linger = 0
@@ -142,7 +155,7 @@ def main(act: str) -> None:
             os.setgroups([])
             os.setgid(UID)
             os.setuid(UID)
-        sys.stdout.write(json.dumps({"plant": plant, "knock": knock, "look": look}[act](context, **given)))
+        sys.stdout.write(json.dumps({"plant": plant, "knock": knock, "look": look, "listen": listen}[act](context, **given)))
 
 
 if __name__ == "__main__":

@@ -301,6 +301,24 @@ def test_the_clerk_brings_logs_and_looks_at_checkpoints(desk, tmp_path):
     assert desk.answer() == f"{tmp_path}/step1: 1 file with 3 bytes here, 1 file with 3 bytes where it was picked"
 
 
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ('["tcp://10.0.0.7:4100", "tcp://127.0.0.1:4100"]', ["tcp://10.0.0.7:4100", "tcp://127.0.0.1:4100"]),
+        ('["tcp://10.0.0.7:70000", "ipc:///tmp/x", "tcp://10.0.0.7:0"]', []),
+        ('["tcp://leader:4100"]', []),
+        ('["tcp://10.0.0.7:4100"', []),
+        ("[7]", []),
+        ("", []),
+        (None, []),
+    ],
+)
+def test_the_clerk_reads_where_the_leader_is(tmp_path, text, found):
+    if text is not None:
+        (tmp_path / "leader.json").write_text(text)
+    assert Work().leader(path=str(tmp_path / "leader.json")) == found
+
+
 def test_a_clerk_ignores_what_slurm_sends_to_everybody_and_stays_small(desk, tmp_path):
     desk.ask("write", path=str(tmp_path / "a"), text="")
     desk.answer()

@@ -107,11 +107,46 @@ def test_a_port_that_is_still_in_use_is_tried_again(table):
     old = table.lead()
     new = table.lead(instance="L2", port=old.port)
     assert not new.bound
-    assert "still in use" in new.notes()[0].text
     table.close(old)
     table.until(lambda: new.bound)
+    assert new.port == old.port
     table.node()
     table.until(lambda: table.events(NodeUp))
+    assert new.notes() == []
+
+
+def test_a_port_that_stays_in_use_is_left_and_nodes_that_are_told_find_the_leader(table):
+    first = table.lead(nodes=2)
+    nodes = [table.node("n1"), table.node("n2")]
+    table.until(lambda: len(table.events(NodeUp)) == 2)
+    table.close(first)
+    with socket.create_server(("127.0.0.1", first.port)):
+        new = table.lead(instance="L2", port=first.port, nodes=2)
+        table.until(lambda: new.bound, dt=0.5)
+        assert new.port != first.port
+        for node in nodes:
+            node.learn([f"tcp://127.0.0.1:{new.port}"])
+        table.until(lambda: {node.leader for node in nodes} == {"L2"})
+        nodes[0].report([Warned(node="n1")], table.now)
+        table.until(lambda: table.events(Warned))
+        for _ in range(5):
+            table.round(dt=10.0)
+        texts = [(note.text, note.over) for note in new.notes()]
+    assert texts == [
+        (
+            f"somebody else has port {first.port}, where the leader was: it is at port {new.port} now, which nodes read in leader.json",
+            False,
+        ),
+        (f"all nodes have found the leader at port {new.port}", True),
+    ]
+
+
+def test_what_a_node_learns_that_is_old_news_costs_it_nothing(table):
+    leader = table.lead()
+    node = table.node()
+    table.until(lambda: node.leader)
+    node.learn([f"tcp://127.0.0.1:{leader.port}"])
+    assert node.leader == "L1"
 
 
 def test_an_order_that_is_sent_again_comes_once(table):
