@@ -119,6 +119,15 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """From the SIGTERM of a preemption to its end."""
 
 
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of ours, found by the file that it was submitted from."""
+
+    job_id: str
+    """A plain number, also of an array's task."""
+    words: tuple[str, ...] = ()
+    """What the script was given."""
+
+
 class Slurm(Protocol):
     """All that ftsup asks of Slurm. Every call may raise Unavailable, Refused or Unreadable, and nothing else.
 
@@ -127,10 +136,18 @@ class Slurm(Protocol):
     Calls block (bounded by a deadline inside); a supervisor's loop therefore runs them in a child process.
     """
 
-    def submit(self, script: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False) -> str:
-        """Submit a batch script file; the job id. `args` go to sbatch before the script. `env`: the whole environment
-        of sbatch (default: ours, with SBATCH_*, SLURM_*, SRUN_* scrubbed either way; SLURM_CONF stays). `test_only`: ask
-        whether it would be accepted; returns Slurm's sentence.
+    def submit(
+        self,
+        script: Path,
+        *,
+        args: Sequence[str] = (),
+        words: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        test_only: bool = False,
+    ) -> str:
+        """Submit a batch script file; the job id. `args` go to sbatch before the script, `words` to the script itself. `env`: the
+        whole environment of sbatch (default: ours, with SBATCH_*, SLURM_*, SRUN_* scrubbed either way; SLURM_CONF stays). `test_only`:
+        ask whether it would be accepted; returns Slurm's sentence.
         """
 
     def show(self, job_id: str) -> Job:
@@ -160,9 +177,9 @@ class Slurm(Protocol):
     def avoid(self, job_id: str, nodes: Sequence[str], *, drop: Sequence[str] = ()) -> None:
         """Add nodes to the job's exclusion list, and take `drop` out of it: read, merge, write, read back. Refused while the job runs."""
 
-    def find(self, script: Path) -> list[str]:
-        """The ids of our jobs that were submitted from this file, as far as Slurm remembers them, oldest first; plain numbers, also of
-        an array's tasks.
+    def find(self, script: Path) -> list[Found]:
+        """Our jobs that were submitted from this file, as far as Slurm remembers them, oldest first. A file is known by its name and
+        those of the two folders that it is in: where the disk is mounted may differ between two hosts.
         """
 
     def config(self) -> dict[str, str]:

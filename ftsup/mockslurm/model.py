@@ -103,7 +103,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     steps: bool = True
     """To the steps."""
     full: bool = False
-    """To the batch script and its children as well."""
+    """To the batch script and its children: its process group, and no step."""
     step: int | None = None
     """To this step only."""
     everybody: bool = False
@@ -153,6 +153,8 @@ class JobRec(msgspec.Struct, kw_only=True):
     eligible_at: float
     options: dict[str, str] = {}
     script: str = ""
+    words: list[str] = []
+    """What the script was given."""
     workdir: str = ""
     stdout: str = ""
     stderr: str = ""

@@ -128,6 +128,7 @@ def _job(given: Parsed, path: str) -> JobRec:
         eligible_at=0,
         options=shown | {"submit_dir": str(Path.cwd())},
         script=path,
+        words=given.rest,
         workdir=workdir,
         append=given.get("open-mode", "truncate").startswith("a"),
         tasks_per_node=per_node or max(1, -(-tasks // nodes)),

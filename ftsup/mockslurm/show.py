@@ -79,7 +79,7 @@ def show_job(world: World, job: JobRec, *, now: float, details: bool) -> list[st
         f"MinCPUsNode={job.tasks_per_node} MinMemoryNode=0 MinTmpDiskNode=0",
         f"Features={job.options.get('constraint', NULL)} DelayBoot=00:00:00",
         "OverSubscribe=NO Contiguous=0 Licenses=(null) Network=(null)",
-        f"Command={job.script}",
+        f"Command={command(job)}",
         f"WorkDir={job.workdir}",
         *([f"Comment={job.options['comment']}"] if "comment" in job.options else []),
         f"StdErr={job.stderr or job.stdout}",
@@ -87,6 +87,11 @@ def show_job(world: World, job: JobRec, *, now: float, details: bool) -> list[st
         f"StdOut={job.stdout}",
         "Power=",
     ]
+
+
+def command(job: JobRec) -> str:
+    """The script as it was submitted, and what it was given."""
+    return " ".join((job.script, *job.words))
 
 
 def _preemption(world: World, job: JobRec) -> list[str]:
@@ -231,7 +236,7 @@ def queue_fields(world: World, now: float) -> dict[str, tuple[str, Callable[[Job
         "Z": ("WORK_DIR", lambda job: job.workdir),
         "Q": ("PRIORITY", lambda job: str(_priority(job))),
         "B": ("EXEC_HOST", lambda job: job.batch_host or "n/a"),
-        "o": ("COMMAND", lambda job: job.script),
+        "o": ("COMMAND", command),
         "k": ("COMMENT", lambda job: job.options.get("comment", NULL)),
         "E": ("DEPENDENCY", lambda job: job.options.get("dependency", NULL) if job.reason == "Dependency" else NULL),
     }

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
-from ftsup.ports import Job, Node, Partition
+from ftsup.ports import Found, Job, Node, Partition
 from ftsup.slurm.chain import Standing, Successor, standing, successor
 from ftsup.slurm.keepout import KeptOut, Requeued, keep_out, requeue_without
 
@@ -29,7 +29,7 @@ RESULTS: dict[str, Any] = {
     "config": dict[str, str],
     "release": None,
     "start_now": None,
-    "find": list[str],
+    "find": list[Found],
     "keep_out": KeptOut,
     "requeue_without": Requeued,
     "successor": Successor,

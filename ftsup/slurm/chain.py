@@ -1,7 +1,7 @@
 """The successor of a job that Slurm does not requeue: exactly one other job of the same script, which begins when this one has ended.
 
-What was submitted is looked up in Slurm by its script before anything is submitted: a leader that was killed after sbatch had taken it,
-or never heard the answer, finds it. Built of the port's own calls.
+A successor's script is given the job that it follows as its one word, and Slurm shows both: who was killed after sbatch had taken it,
+or never heard the answer, finds it by these. Built of the port's own calls.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ftsup.ports import JobState, Slurm
+from ftsup.ports import Found, JobState, Slurm
 from ftsup.slurm import hostlist
 from ftsup.slurm.keepout import KeptOut, spared
 
@@ -29,17 +29,21 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands to those of the same run before it."""
 
     elder: str = ""
-    """Another job of the run lives, and was there first: this one is one too many."""
+    """Another job leads the run, or has led it, in the place that this one was submitted for: this one is one too many."""
     cancelled: bool = False
     """The job that it follows was cancelled, after this one had been submitted."""
 
 
 def standing(slurm: Slurm, *, before: str, number: int, script: Path) -> Standing:
-    """Whether the job `number`, which follows `before`, may lead the run."""
-    last = slurm.show(before)
-    earlier = [slurm.show(one) for one in slurm.find(script) if int(one) < number]
-    elder = next((job.job_id for job in (last, *earlier) if job.lives and not job.completing), "")
-    return Standing(elder=elder, cancelled=last.state is JobState.CANCELLED)
+    """Whether the job `number` may lead the run, which `before` led last, by our own record: what Slurm has forgotten counts as well."""
+    last, found = slurm.show(before), slurm.find(script)
+    follows = next((one.words[0] for one in found if int(one.job_id) == number and one.words), "")
+    earlier = [one for one in found if int(one.job_id) < number]
+    elder = next((one.job_id for one in earlier if follows and one.words[:1] == (follows,)), "")
+    if not elder and follows and _number(follows) < _number(before):
+        elder = before
+    living = (job.job_id for job in (last, *(slurm.show(one.job_id) for one in earlier)) if job.lives and not job.completing)
+    return Standing(elder=elder or next(living, ""), cancelled=last.state is JobState.CANCELLED)
 
 
 def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Sequence[str] = (), own: Sequence[str] = ()) -> Successor:
@@ -47,15 +51,40 @@ def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Se
     is another than that of those who follow it) 0 will do.
 
     `nodes`: those that the run keeps out; `own`: the user's list, which sbatch would take from the script alone. After Unanswered the
-    successor may be there: ask again, and it is found.
+    successor may be there: ask again, and it is found. Two that ask at once both find nothing, and both submit: ids grow in the order
+    in which Slurm takes jobs, so whoever was second sees the first when it looks again, and takes its own back.
     """
-    later = [one for one in slurm.find(script) if int(one) > number]
-    if later:
-        return Successor(job=later[0], found=True)
+    if later := _later(slurm, job_id, number=number, script=script):
+        return Successor(job=_eldest(slurm, job_id, later), found=True)
     job = slurm.show(job_id)
     others = dict.fromkeys(name for name in (*own, *job.excluded) if name not in nodes)
     kept = spared(slurm, job, nodes=nodes, others=others) if nodes and job.state is not JobState.GONE else KeptOut(nodes=tuple(nodes))
     after = [] if job.state is JobState.GONE else [f"--dependency=afterany:{job_id}"]
     out = dict.fromkeys((*others, *kept.nodes))
     args = [*after, *([f"--exclude={hostlist.compress(out)}"] if out else [])]
-    return Successor(job=slurm.submit(script, args=args), kept_out=kept)
+    ours = slurm.submit(script, args=args, words=[job_id])
+    later = _later(slurm, job_id, number=number, script=script)
+    if not later or int(later[0].job_id) >= int(ours):
+        return Successor(job=ours, kept_out=kept)
+    return Successor(job=_eldest(slurm, job_id, later), found=True)
+
+
+def _later(slurm: Slurm, job_id: str, *, number: int, script: Path) -> list[Found]:
+    """Those that follow the job, or one that does. What was submitted twice for an earlier job, and ends at once, is none of them."""
+    later = [one for one in slurm.find(script) if int(one.job_id) > number]
+    return [one for one in later if not one.words or _number(one.words[0]) >= _number(job_id)]
+
+
+def _eldest(slurm: Slurm, job_id: str, later: Sequence[Found]) -> str:
+    """The successor; what was submitted for the same place goes."""
+    first, *others = later
+    for one in others:
+        if one.words[:1] == (job_id,) and slurm.show(one.job_id).state is JobState.PENDING:
+            slurm.cancel(one.job_id)
+    return first.job_id
+
+
+def _number(job_id: str) -> int:
+    """Of an array's task that of the array: those that follow it have greater ones."""
+    head = job_id.partition("_")[0]
+    return int(head) if head.isdecimal() else 0

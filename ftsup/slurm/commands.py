@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from ftsup import proc
 from ftsup.errors import Refused, SlurmError, Unanswered, Unavailable, Unreadable
-from ftsup.ports import Job, JobState, Node, Partition
+from ftsup.ports import Found, Job, JobState, Node, Partition
 from ftsup.slurm import accounting, hostlist, jobs, queue
 
 T = TypeVar("T")
@@ -103,11 +103,19 @@ class Commands:
         self._deadline_s = deadline_s
         self._environ = scrubbed(environ)
 
-    def submit(self, script: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False) -> str:
+    def submit(
+        self,
+        script: Path,
+        *,
+        args: Sequence[str] = (),
+        words: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        test_only: bool = False,
+    ) -> str:
         """The job id. After Unanswered or Unreadable the job may be in the queue."""
         how = "--test-only" if test_only else "--parsable"
         try:
-            done = self._call(["sbatch", how, *args, str(script.absolute())], env=self._environ if env is None else scrubbed(env))
+            done = self._call(["sbatch", how, *args, str(script.absolute()), *words], env=self._environ if env is None else scrubbed(env))
         except Unavailable as error:
             if test_only or any(words in error.message.lower() for words in NEVER_ASKED):
                 raise
@@ -172,11 +180,9 @@ class Commands:
         if kept := now & set(drop) - set(nodes):
             raise Refused(f"Slurm took the update of job {job_id}, and its exclusion list still has {hostlist.compress(sorted(kept))}")
 
-    def find(self, script: Path) -> list[str]:
-        """By its Command, the file's whole path. squeue lists finished jobs as well, for MinJobAge."""
-        done = self._call(["squeue", "--me", "--noheader", "--states=all", "--format=%A|%o"])
-        found = [line.strip().partition("|") for line in done.out.splitlines()]
-        return sorted({number for number, _, path in found if number.isdecimal() and path.rstrip() == str(script)}, key=int)
+    def find(self, script: Path) -> list[Found]:
+        """By its Command, the file's whole path and its words. squeue lists finished jobs as well, for MinJobAge."""
+        return queue.parse_commands(self._call(list(queue.COMMANDS)).out, script=script)
 
     def config(self) -> dict[str, str]:
         """The controller's settings, as it prints them."""

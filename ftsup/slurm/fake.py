@@ -14,16 +14,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from math import inf
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from ftsup.errors import Refused, Unavailable
-from ftsup.ports import Job, JobState, Node, NodeState, Partition
+from ftsup.ports import Found, Job, JobState, Node, NodeState, Partition
 from ftsup.slurm.commands import SOON_S, scrubbed
 from ftsup.slurm.hostlist import compress, expand
 from ftsup.slurm.jobs import FINISHED, duration_s
+from ftsup.slurm.queue import words_of
 
 _LETTERS = {"N": "nodes", "J": "job-name", "t": "time", "x": "exclude", "H": "hold", "p": "partition", "w": "nodelist"}
 _FLAGS = {"hold", "requeue", "no-requeue"}
@@ -52,6 +54,8 @@ class Record:
     eligible_s: float
     env: dict[str, str]
     script: str = ""
+    words: tuple[str, ...] = ()
+    """What the script was given."""
     after: tuple[str, ...] = ()
     """Jobs that have to be over before."""
     excluded: tuple[str, ...] = ()
@@ -146,7 +150,15 @@ class FakeSlurm:
 
     # The port.
 
-    def submit(self, script: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False) -> str:
+    def submit(
+        self,
+        script: Path,
+        *,
+        args: Sequence[str] = (),
+        words: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        test_only: bool = False,
+    ) -> str:
         """Reads the few options that it knows from `args` and the script's #SBATCH lines; others change nothing."""
         self._answers()
         options = self._options(script, args)
@@ -163,7 +175,7 @@ class FakeSlurm:
         number = str(next(iter(self._ids)))
         tasks = [f"{number}_{task}" for task in array_tasks(options.get("array", ""))]
         for job_id in tasks or [number]:
-            self.jobs[job_id] = self._record(job_id, script, options, env or {})
+            self.jobs[job_id] = replaced(self._record(job_id, script, options, env or {}), words=tuple(words))
         return number
 
     def _record(self, job_id: str, script: Path, options: Mapping[str, str], env: Mapping[str, str]) -> Record:
@@ -270,10 +282,11 @@ class FakeSlurm:
                 raise Refused(f"scontrol update: Invalid node name specified for job {job_id}")
         record.excluded = tuple(dict.fromkeys(name for name in (*record.excluded, *nodes) if name in nodes or name not in drop))
 
-    def find(self, script: Path) -> list[str]:
+    def find(self, script: Path) -> list[Found]:
         """By the path that was submitted."""
         self._answers()
-        return [record.job_id.replace("_", "") for record in self.jobs.values() if record.script == str(script)]
+        of_it = {record.job_id: words_of(" ".join((record.script, *record.words)), script) for record in self.jobs.values()}
+        return [Found(job_id=job_id.replace("_", ""), words=words) for job_id, words in of_it.items() if words is not None]
 
     def config(self) -> dict[str, str]:
         """`settings`."""

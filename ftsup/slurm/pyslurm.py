@@ -20,7 +20,7 @@ import msgspec
 from ftsup import proc
 from ftsup.config.keys import Client
 from ftsup.errors import Exit, Refused, SlurmError, Unavailable, Unreadable
-from ftsup.ports import Job, JobState, Node, Partition, Slurm
+from ftsup.ports import Found, Job, JobState, Node, Partition, Slurm
 from ftsup.slurm import jobs
 from ftsup.slurm.commands import Commands, Runner, scrubbed
 from ftsup.slurm.hostlist import NOTHING, expand
@@ -146,9 +146,17 @@ class PySlurm:
             raise Unreadable("pyslurm listed no node")
         return [node for name, node in found.items() if not names or name in names]
 
-    def submit(self, script: Path, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, test_only: bool = False) -> str:
+    def submit(
+        self,
+        script: Path,
+        *,
+        args: Sequence[str] = (),
+        words: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        test_only: bool = False,
+    ) -> str:
         """By sbatch: the script's own lines are its language."""
-        return self._commands.submit(script, args=args, env=env, test_only=test_only)
+        return self._commands.submit(script, args=args, words=words, env=env, test_only=test_only)
 
     def queue(self) -> list[Job]:
         """By squeue, which lists one user's."""
@@ -170,7 +178,7 @@ class PySlurm:
         """By scontrol."""
         self._commands.avoid(job_id, nodes, drop=drop)
 
-    def find(self, script: Path) -> list[str]:
+    def find(self, script: Path) -> list[Found]:
         """By squeue."""
         return self._commands.find(script)
 

@@ -1,4 +1,4 @@
-"""One squeue for all jobs of a user: what to ask, and its rows as our values. Text into values; it runs nothing.
+"""One squeue for all jobs of a user: what to ask, and its rows as our values; and which of them a script is behind. It runs nothing.
 
 The lines are asked for field by field, which every version since 20.02 prints alike; squeue's JSON of 22.05 knows no filter.
 """
@@ -6,9 +6,10 @@ The lines are asked for field by field, which every version since 20.02 prints a
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from ftsup.errors import Unreadable
-from ftsup.ports import Job, JobState
+from ftsup.ports import Found, Job, JobState
 from ftsup.slurm import jobs
 from ftsup.slurm.hostlist import NOTHING, expand
 
@@ -16,7 +17,11 @@ _FIELDS = ("JobArrayID", "State", "Reason", "RestartCnt", "NumNodes", "BatchHost
 """The name comes last: people write `|` into names. Without a size a field is printed whole."""
 ARGV = ("squeue", "--me", "--states=all", "--array", "--noheader", f"--Format={','.join(f'{name}:|' for name in _FIELDS)}")
 """Ended jobs too, as long as Slurm remembers them (MinJobAge)."""
+_TAIL = 3
+"""So many names, from the end of its path, tell a script from all others: a run directory's are unique on a site."""
 _ROW = re.compile(r"\d{1,10}(?:_\d{1,10})?\|", re.ASCII)
+
+COMMANDS = ("squeue", "--me", "--noheader", "--states=all", "--format=%A|%o")
 
 
 def parse_queue(text: str) -> list[Job]:
@@ -45,3 +50,16 @@ def _job(line: str) -> Job:
         )
     except (ValueError, IndexError) as error:
         raise Unreadable(f"squeue printed a row that we cannot read ({error}): {jobs.shortened(line)}") from error
+
+
+def parse_commands(text: str, *, script: Path) -> list[Found]:
+    """Those of the script, oldest first, in what `COMMANDS` printed: the path as it was submitted, and after a blank the script's words."""
+    rows = [line.strip().partition("|") for line in text.splitlines()]
+    found = {number: words for number, _, command in rows if number.isdecimal() and (words := words_of(command, script)) is not None}
+    return [Found(job_id=number, words=found[number]) for number in sorted(found, key=int)]
+
+
+def words_of(command: str, script: Path) -> tuple[str, ...] | None:
+    """What the script was given in this command; None: it is another one."""
+    _, name, words = command.partition(f"/{'/'.join(script.parts[-_TAIL:])}")
+    return tuple(words.split()) if name and words[:1] in {"", " "} else None

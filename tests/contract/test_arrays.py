@@ -78,4 +78,4 @@ def test_a_job_follows_one_task(live):
     (live.folder / "end-1").touch()
     live.until(after, over)
     assert running(live.slurm.show(f"{job}_2"))
-    assert live.slurm.find(script) == [after]
+    assert [one.job_id for one in live.slurm.find(script)] == [after]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ftsup.errors import Refused
@@ -251,15 +253,21 @@ def test_avoid_lets_nodes_in_again(rig):
     assert rig.slurm.show(job).excluded == ()
 
 
+def ids(found) -> list[str]:
+    return [one.job_id for one in found]
+
+
 def test_jobs_are_found_by_their_script_and_when_they_are_over(rig):
     first, other = rig.submit("--hold"), rig.submit("--hold")
     script = rig.folder / "job0.sh"
-    assert rig.slurm.find(script) == [first]
-    second = rig.slurm.submit(script, args=[*rig.always, f"--dependency=afterany:{first}"])
+    assert ids(rig.slurm.find(script)) == [first]
+    second = rig.slurm.submit(script, args=[*rig.always, f"--dependency=afterany:{first}"], words=["77", "of it"])
     rig.mine.append(second)
     rig.slurm.cancel(first)
     rig.until(first, over)
-    assert rig.slurm.find(script) == [first, second]
+    assert ids(found := rig.slurm.find(script)) == [first, second]
+    assert [one.words for one in found] == [(), ("77", "of", "it")], "Slurm shows them with blanks between"
+    assert ids(rig.slurm.find(Path("/elsewhere", *script.parts[-3:]))) == [first, second]
     assert rig.slurm.find(rig.folder / "job") == []
     rig.slurm.cancel(other)
 

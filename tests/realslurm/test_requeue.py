@@ -29,8 +29,8 @@ def nodes(run: Run) -> list[tuple[str, ...]]:
 
 def of_script(site: Site, script: Path) -> list[str]:
     """All jobs of it that Slurm remembers."""
-    listed = site.run("squeue", "--states=all", "--noheader", "--format=%A %o").splitlines()
-    return sorted((line.split()[0] for line in listed if line.split(maxsplit=1)[1].strip() == str(script)), key=int)
+    listed = [line.split() for line in site.run("squeue", "--states=all", "--noheader", "--format=%A %o").splitlines()]
+    return sorted((words[0] for words in listed if words[1] == str(script)), key=int)
 
 
 def follow(run: Run, *, before: int = 1) -> Run:

@@ -1,4 +1,4 @@
-"""Nodes that a job's next grant shall not get, and the job that follows one which Slurm does not requeue: against the fake."""
+"""Nodes that a job's next grant shall not get: against the fake."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ftsup.errors import Unanswered, Unavailable
 from ftsup.ports import JobState, Partition
-from ftsup.slurm.chain import successor
 from ftsup.slurm.fake import FakeSlurm
 from ftsup.slurm.keepout import KeptOut, fitting, keep_out, requeue_without
 
@@ -80,64 +78,6 @@ def test_a_partition_that_cannot_be_seen_caps_nothing(script: Path) -> None:
     job = running(slurm, script, "--nodes=4")
     slurm.requeue(job)
     assert keep_out(slurm, job, nodes=["n1"]) == KeptOut(nodes=("n1",))
-
-
-# The job that follows -----------------------------------------------------------------------------------------------------
-
-
-def test_one_successor_however_often_it_is_asked_for(script: Path) -> None:
-    slurm = FakeSlurm()
-    job = running(slurm, script, "--exclude=n4", "--nodes=1")
-    first = successor(slurm, job, number=int(job), script=script, nodes=["n1"], own=["n4"])
-    again = successor(slurm, job, number=int(job), script=script, nodes=["n1"], own=["n4"])
-    assert (first.found, again.found, again.job) == (False, True, first.job)
-    assert set(slurm.show(first.job).excluded) == {"n4", "n1"}
-    slurm.advance(60)
-    assert slurm.show(first.job).state is JobState.PENDING, "it waits for the end of the other"
-    slurm.finish(job)
-    slurm.advance(60)
-    assert slurm.show(first.job).nodes == ("n2", "n3")
-    assert slurm.find(script) == [job, first.job]
-
-
-def test_one_that_was_cancelled_while_it_waited_is_not_submitted_again(script: Path) -> None:
-    slurm = FakeSlurm()
-    job = running(slurm, script)
-    first = successor(slurm, job, number=int(job), script=script)
-    slurm.cancel(first.job)
-    assert successor(slurm, job, number=int(job), script=script).job == first.job
-
-
-def test_an_answer_that_is_lost_is_found(script: Path) -> None:
-    class Lossy(FakeSlurm):
-        def submit(self, *args, **more):
-            super().submit(*args, **more)
-            raise Unanswered("sbatch: Socket timed out")
-
-    slurm = Lossy()
-    with pytest.raises(Unanswered):
-        slurm.submit(script)
-    slurm.advance(1)
-    with pytest.raises(Unanswered):
-        successor(slurm, "1", number=1, script=script)
-    assert successor(slurm, "1", number=1, script=script).job == "2"
-    assert len(slurm.jobs) == 2
-
-
-def test_nothing_is_submitted_while_the_controller_is_away(script: Path) -> None:
-    slurm = FakeSlurm()
-    job = running(slurm, script)
-    slurm.away = True
-    with pytest.raises(Unavailable):
-        successor(slurm, job, number=int(job), script=script)
-    assert list(slurm.jobs) == [job]
-
-
-def test_the_end_of_a_job_that_is_forgotten_is_not_waited_for(script: Path) -> None:
-    slurm = FakeSlurm()
-    follows = successor(slurm, "77", number=0, script=script, nodes=["n1"], own=["n2"])
-    assert slurm.jobs[follows.job].after == ()
-    assert set(slurm.show(follows.job).excluded) == {"n2", "n1"}
 
 
 # Requeue, and at once what has to follow ----------------------------------------------------------------------------------

@@ -1,0 +1,221 @@
+"""The job that follows one which Slurm does not requeue: one, whoever asks for it at once, and whoever is killed at whichever moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from ftsup.errors import Unanswered, Unavailable
+from ftsup.ports import JobState
+from ftsup.slurm.chain import Standing, Successor, standing, successor
+from ftsup.slurm.fake import FakeSlurm
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "job.sbatch"
+    path.write_text("#!/bin/bash\n#SBATCH --nodes=2\n")
+    return path
+
+
+def running(slurm: FakeSlurm, script: Path, *args: str) -> str:
+    job = slurm.submit(script, args=args)
+    slurm.advance(1)
+    assert slurm.show(job).state is JobState.RUNNING
+    return job
+
+
+def ask(slurm: object, job: str, script: Path) -> Successor:
+    return successor(slurm, job, number=int(job), script=script)  # type: ignore[arg-type]
+
+
+def test_one_successor_however_often_it_is_asked_for(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script, "--exclude=n4", "--nodes=1")
+    first = successor(slurm, job, number=int(job), script=script, nodes=["n1"], own=["n4"])
+    again = successor(slurm, job, number=int(job), script=script, nodes=["n1"], own=["n4"])
+    assert (first.found, again.found, again.job) == (False, True, first.job)
+    assert set(slurm.show(first.job).excluded) == {"n4", "n1"}
+    slurm.advance(60)
+    assert slurm.show(first.job).state is JobState.PENDING, "it waits for the end of the other"
+    slurm.finish(job)
+    slurm.advance(60)
+    assert slurm.show(first.job).nodes == ("n2", "n3")
+    assert [(one.job_id, one.words) for one in slurm.find(script)] == [(job, ()), (first.job, (job,))]
+
+
+def test_one_that_was_cancelled_while_it_waited_is_not_submitted_again(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script)
+    first = successor(slurm, job, number=int(job), script=script)
+    slurm.cancel(first.job)
+    assert successor(slurm, job, number=int(job), script=script).job == first.job
+
+
+def test_an_answer_that_is_lost_is_found(script: Path) -> None:
+    class Lossy(FakeSlurm):
+        def submit(self, *args, **more):
+            super().submit(*args, **more)
+            raise Unanswered("sbatch: Socket timed out")
+
+    slurm = Lossy()
+    with pytest.raises(Unanswered):
+        slurm.submit(script)
+    slurm.advance(1)
+    with pytest.raises(Unanswered):
+        successor(slurm, "1", number=1, script=script)
+    assert successor(slurm, "1", number=1, script=script).job == "2"
+    assert len(slurm.jobs) == 2
+
+
+def test_nothing_is_submitted_while_the_controller_is_away(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script)
+    slurm.away = True
+    with pytest.raises(Unavailable):
+        successor(slurm, job, number=int(job), script=script)
+    assert list(slurm.jobs) == [job]
+
+
+def test_the_end_of_a_job_that_is_forgotten_is_not_waited_for(script: Path) -> None:
+    slurm = FakeSlurm()
+    follows = successor(slurm, "77", number=0, script=script, nodes=["n1"], own=["n2"])
+    assert slurm.jobs[follows.job].after == ()
+    assert set(slurm.show(follows.job).excluded) == {"n2", "n1"}
+
+
+def test_one_whose_disk_is_mounted_elsewhere_is_found(script: Path) -> None:
+    """Watch on a login node where the runs have another path."""
+    slurm = FakeSlurm()
+    job = running(slurm, script)
+    first = ask(slurm, job, script)
+    elsewhere = Path("/net/export", *script.parts[-3:])
+    assert ask(slurm, job, elsewhere) == Successor(job=first.job, found=True)
+
+
+def test_its_own_successor_is_not_taken_for_one_too_many(script: Path) -> None:
+    """A leader that was away for long: what it asked for ran, and has a successor itself."""
+    slurm = FakeSlurm()
+    job = running(slurm, script)
+    first = ask(slurm, job, script)
+    slurm.finish(job)
+    slurm.advance(5)
+    second = ask(slurm, first.job, script)
+    assert ask(slurm, job, script) == Successor(job=first.job, found=True)
+    assert slurm.show(second.job).state is JobState.PENDING
+    slurm.forget(first.job)
+    assert ask(slurm, job, script) == Successor(job=second.job, found=True), "what has a successor was there"
+
+
+# Whoever asks at once, whoever is killed ----------------------------------------------------------------------------------
+
+CALLS = 7
+"""More than one needs: find, show, submit, find, show, cancel."""
+
+
+class Actor:
+    """Somebody who asks for the successor, one call of Slurm's at a time; it may be killed between two of them."""
+
+    def __init__(self, slurm: FakeSlurm, job: str, script: Path) -> None:
+        self.slurm, self.killed, self.over = slurm, False, False
+        self.said: Successor | None = None
+        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, args=(job, script))
+        self._thread.start()
+        self._paused.acquire()
+
+    def step(self) -> None:
+        """Until its next call; the answer of the last one has come."""
+        if not self.over:
+            self._go.release()
+            self._paused.acquire()
+
+    def end(self, *, kill: bool) -> None:
+        self.killed = kill
+        while not self.over:
+            self.step()
+        self._thread.join()
+
+    def _run(self, job: str, script: Path) -> None:
+        try:
+            self.said = ask(self, job, script)
+        except KilledError:
+            pass
+        finally:
+            self.over = True
+            self._paused.release()
+
+    def __getattr__(self, name: str) -> object:
+        def call(*args: object, **more: object) -> object:
+            self._paused.release()
+            self._go.acquire()
+            if self.killed:
+                raise KilledError
+            return getattr(self.slurm, name)(*args, **more)
+
+        return call
+
+
+class KilledError(Exception):
+    """By SIGKILL."""
+
+
+def schedules(first: int, second: int) -> Iterator[tuple[bool, ...]]:
+    """Every order of so many calls of the first and so many of the second."""
+    for chosen in combinations(range(first + second), first):
+        yield tuple(n in chosen for n in range(first + second))
+
+
+@pytest.mark.parametrize("first_calls", range(CALLS))
+def test_two_ask_and_either_may_be_killed_at_every_moment(script: Path, first_calls: int) -> None:
+    """The leader's helper goes on after it was killed, its successor asks as well, and so does watch: 3,431 orders."""
+    for second_calls in range(CALLS):
+        for order in schedules(first_calls, second_calls):
+            slurm = FakeSlurm()
+            job = running(slurm, script)
+            two = Actor(slurm, job, script), Actor(slurm, job, script)
+            for is_first in order:
+                two[0 if is_first else 1].step()
+            said = [actor.said.job for actor in two if actor.said]  # before anybody is killed
+            for actor in two:
+                actor.end(kill=True)
+            last = ask(slurm, job, script)
+            waits = [record.job_id for record in slurm.jobs.values() if record.state is JobState.PENDING]
+            assert waits == [last.job], (order, slurm.jobs)
+            assert set(said) <= {last.job}, (order, said)
+
+
+def test_what_slurm_takes_when_everybody_has_looked_ends_by_itself_and_is_nobodys_successor(script: Path) -> None:
+    """sbatch of one that was killed hung with the controller: two are in the queue. The younger one finds the elder, alive or over."""
+    slurm = FakeSlurm()
+    job = running(slurm, script, "--nodes=1")
+    first = ask(slurm, job, script)
+    late = slurm.submit(script, args=["--nodes=1", f"--dependency=afterany:{job}"], words=[job])
+    slurm.finish(job)
+    slurm.advance(5)
+    assert slurm.show(late).state is JobState.RUNNING
+    assert standing(slurm, before=job, number=int(first.job), script=script) == Standing()
+    for before in (job, first.job):
+        assert standing(slurm, before=before, number=int(late), script=script) == Standing(elder=first.job)
+    slurm.finish(late)
+    second = ask(slurm, first.job, script)
+    assert second.job not in {first.job, late}
+    slurm.finish(first.job)
+    slurm.advance(5)
+    assert standing(slurm, before=first.job, number=int(second.job), script=script) == Standing()
+
+
+def test_one_too_many_that_begins_when_slurm_has_forgotten_the_other_knows_it_from_the_runs_own_log(script: Path) -> None:
+    slurm = FakeSlurm()
+    job = running(slurm, script)
+    first = ask(slurm, job, script)
+    late = slurm.submit(script, words=[job])
+    slurm.finish(job)
+    slurm.advance(5)
+    slurm.forget(job)
+    slurm.forget(first.job)
+    assert standing(slurm, before=first.job, number=int(late), script=script) == Standing(elder=first.job)
