@@ -290,9 +290,16 @@ class Run:
             sights = self.sights(newest)
             return newest, min((sight.beats for sight in sights.values()), default=0) if len(sights) == self.ranks(newest) else 0
 
-        first = self.until(lambda: (now := beats()) and (epoch is None or now[0] >= epoch) and now[1] > 0 and now)
-        self.until(lambda: (now := beats()) and now[0] == first[0] and now[1] >= first[1] + more)
-        return first[0]
+        first: dict[ev.Epoch, int] = {}
+
+        def there() -> ev.Epoch | None:
+            newest, done = beats()
+            if done == 0 or (epoch is not None and newest < epoch):
+                return None
+            return newest if done >= first.setdefault(newest, done) + more else None  # an attempt that has just died does no more
+
+        found: ev.Epoch = self.until(there)
+        return found
 
     def until_over(self, *, state: JobState = JobState.COMPLETED, within_s: float = WITHIN_S) -> Job:
         """The job left Slurm's queue in this state, and nothing of it is left: no process, nothing in node-local memory."""

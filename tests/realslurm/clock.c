@@ -1,6 +1,8 @@
 /* Preloaded, it moves the wall clock of a program by the seconds in the file that MOVED_CLOCK names; what counts forward stays. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -33,4 +35,14 @@ time_t time(time_t *out) {
     clock_gettime(CLOCK_REALTIME, &now);
     if (out) *out = now.tv_sec;
     return now.tv_sec;
+}
+
+/* The kernel waits by its own clock: a time that was made of ours (Slurm's threads wait so) is made of that again. */
+int pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *until) {
+    static int (*real)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+    if (!real) *(void **)&real = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2"); /* x86-64; others have one only */
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+    struct timespec theirs = *until;
+    if (theirs.tv_sec > 1000000000) theirs.tv_sec -= moved(); /* else it is one of what counts forward */
+    return real(cond, mutex, &theirs);
 }

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +29,12 @@ def own_site(request):
             return stack.enter_context(real_site(made, request.node.name))
 
         yield make
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Where Slurm, as whoever it runs, finds a script; and `ill`, as long as it is there."""
+    with tempfile.TemporaryDirectory(prefix="ftsup-bad-") as folder:
+        Path(folder).chmod(0o755)
+        (Path(folder) / "ill").touch()
+        yield Path(folder)

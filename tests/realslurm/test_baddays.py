@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,36 +18,15 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.ports import JobState
-from tests.e2e.harness import Run, carrying, for_s, living, until, words
+from tests.e2e.harness import Run, carrying, for_s, living, words
 from tests.e2e.sound import sound
-from tests.realslurm.cluster import REQUEUE_WAIT_S, Cluster, Plan
+from tests.realslurm.badly import AWAY, ONE, TWO, away, failed, ordered, script, three
+from tests.realslurm.cluster import REQUEUE_WAIT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(300)]
 
-TWO = Plan(nodes=("n1", "n2"), partitions=("main Nodes=n1,n2 Default=YES MaxTime=INFINITE DefaultTime=10",), users=True)
-ONE = Plan(nodes=("n1",), partitions=("main Nodes=n1 Default=YES MaxTime=INFINITE DefaultTime=10",), users=True)
-AWAY = r"Slurm does not answer: .*\("
 HELD = "touch begun; while [ -e held ]; do sleep 0.1; done"
 """`setup`: the batch script waits, before there is a leader."""
-
-
-@contextlib.contextmanager
-def away(cluster: Cluster, name: str, *, frozen: bool = False) -> Iterator[None]:
-    """A daemon does not answer. It is stopped as an administrator stops it: a controller that is killed forgets its last seconds."""
-    if frozen:
-        cluster.freeze(name)
-    else:
-        cluster.daemon(name).terminate()
-        until(lambda: not cluster.alive(name))
-    try:
-        yield
-    finally:
-        cluster.thaw(name) if frozen else cluster.start(name)
-
-
-def failed(run: Run, op: str) -> int:
-    """How often Slurm did not answer this."""
-    return len([event for event in run.events(ev.SlurmFailed) if event.op == op and event.kind != "Refused"])
 
 
 def hold(run: Run) -> None:
@@ -136,15 +113,6 @@ def test_munge_is_away_until_slurm_gives_the_node_up(own_site) -> None:
 # Killed in each phase -----------------------------------------------------------------------------------------------------
 
 
-def ordered(run: Run, kind: type, *, after_n: int = 0) -> int:
-    """Wait until this is ordered; the number of its line."""
-
-    def found() -> int:
-        return next((line.n for line in run.lines() if line.n > after_n and any(isinstance(order, kind) for order in line.orders)), 0)
-
-    return int(run.until(found))
-
-
 def kill_leader(run: Run) -> None:
     """As soon as it is gone another one begins, and takes over."""
     began = len(run.events(ev.LeaderStarted))
@@ -220,27 +188,6 @@ def test_somebody_is_killed_in_each_phase(real, kill) -> None:
 
 
 # Nodes that are ill -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """Where Slurm, as whoever it runs, finds a script; and `ill`, as long as it is there."""
-    with tempfile.TemporaryDirectory(prefix="ftsup-bad-") as folder:
-        Path(folder).chmod(0o755)
-        (Path(folder) / "ill").touch()
-        yield Path(folder)
-
-
-def script(folder: Path, text: str) -> str:
-    path = folder / "script"
-    path.write_text(f"#!/bin/sh\n{text}\n".replace("ILL", str(folder / "ill")))
-    path.chmod(0o755)
-    return str(path)
-
-
-def three(**settings: str) -> Plan:
-    partition = "main Nodes=n1,n2,n3 Default=YES MaxTime=INFINITE DefaultTime=10"
-    return Plan(nodes=("n1", "n2", "n3"), partitions=(partition,), users=True, settings=settings)
 
 
 def test_a_node_that_never_says_hello_is_left_and_told(own_site, open_folder) -> None:
