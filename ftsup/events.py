@@ -505,6 +505,8 @@ class SlurmSaid(Event, frozen=True, kw_only=True):
     """How its batch script ended, as Slurm writes it (`0:9`); empty: it has not, or well."""
     unfit: tuple[str, ...] = ()
     """Nodes of ours that are drained or down, with Slurm's reason: asked for where the job is on its way back to the queue."""
+    asked_t: float | None = None
+    """When it was asked for, where that matters: a busy controller takes its time, and what happened meanwhile is not in it."""
 
 
 class SlurmFailed(Event, frozen=True, kw_only=True):

@@ -92,6 +92,8 @@ class World:
         self.excluded: set[str] = set()
         self.refusals = 0
         self.slurm_away = False
+        self.slurm_takes_s = 0.0
+        self.slurm_asked = False
         self.limit_t: float | None = None
         self.requeues: list[float] = []
         self.launches: list[tuple[Epoch, tuple[str, ...]]] = []
@@ -217,7 +219,7 @@ class World:
             node = self.nodes[order.node]
             node.inbox.append((self.t + node.delay_s, order))
         elif isinstance(order, ev.AskSlurm):
-            self.at(0.0, self._answer)
+            self.ask_slurm()
         elif isinstance(order, ev.Decide):
             self.at(0.0, lambda: self.tell(ev.Decided(mirrored=True)))
         elif isinstance(order, ev.Requeue):
@@ -275,14 +277,25 @@ class World:
 
     # Slurm ---------------------------------------------------------------------------------------------------------------
 
-    def _answer(self) -> None:
+    def ask_slurm(self) -> None:
+        """One question at a time; a busy controller answers with the limit that was set when it was asked."""
+        if not self.slurm_takes_s:
+            self.at(0.0, self._answer)
+        elif not self.slurm_asked:
+            self.slurm_asked, asked_t, limit_t = True, self.t, self.limit_t
+            self.at(self.slurm_takes_s, lambda: self._answer(asked_t=asked_t, limit_t=limit_t))
+
+    def _answer(self, *, asked_t: float | None = None, limit_t: float | None = None) -> None:
+        self.slurm_asked = False
         if self.slurm_away:
             self.tell(ev.SlurmFailed(op="show", kind="Unavailable", why="controller away"))
             return
-        left = None if self.limit_t is None else max(self.limit_t - self.t, 0.0)
+        limit_t = self.limit_t if asked_t is None else limit_t
+        left = None if limit_t is None else max(limit_t - self.t, 0.0)
         state = "UNKNOWN" if self.completing else self.job_state  # it hides whether the job ends or comes back
         said = ev.SlurmSaid(state=state, completing=self.completing, restarts=self.restarts, left_s=left, kill_wait_s=5.0)
-        self.tell(replace(said, requeueable=self.requeueable, reason="TimeLimit" if self.job_state == "TIMEOUT" else ""))
+        said = replace(said, requeueable=self.requeueable, reason="TimeLimit" if self.job_state == "TIMEOUT" else "")
+        self.tell(replace(said, asked_t=self.t if asked_t is None else asked_t))
 
     def _requeue(self, order: ev.Requeue) -> None:
         op = "successor" if order.chain else "requeue"

@@ -163,9 +163,13 @@ class SlurmOptions(Section, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(default_factory=dict)
 
-    template: Annotated[str, Meta(description="your own template of the batch script, below workdir if it is relative; empty: ftsup's")] = (
-        ""
-    )
+    template: Annotated[
+        str,
+        Meta(
+            description="your own template of the batch script, below workdir if it is relative; empty: ftsup's. It has to run "
+            "{{ python }} -m ftsup lead {{ run }}; ftsup puts its own first command before it, so that bash does not die of the warning"
+        ),
+    ] = ""
 
     @property
     def warning(self) -> Warning_:

@@ -164,21 +164,21 @@ def warned(state: State, event: ev.Warned, rules: Rules) -> Change:
     """Slurm's warning: the end is `warning_s` away, or up to a minute more; ask when exactly."""
     if state.warned or state.stage not in BEFORE_END:
         return state, ()
-    state = _warned(state)
+    state = _warned(state, event.t)
     if rules.can_requeue and state.end_t is None:
         state = replace(state, end_t=event.t + max(rules.warning_s - tail_s(state, rules), 0.0))
     return state, (ev.AskSlurm(),)
 
 
-def _warned(state: State) -> State:
-    return replace(state, warned=True, answered=False, end_known=False, warn_t=None, warn_checked=False)
+def _warned(state: State, t: float) -> State:
+    return replace(state, warned=True, warned_t=t, answered=False, end_known=False, warn_t=None, warn_checked=False)
 
 
 def warn_due(state: State, t: float, rules: Rules) -> Change:
     """By EndTime the warning's time has come, and no signal: there is none, it is late, or it was lost. Asked once more, as in `due`."""
     if not state.warn_checked:
         return replace(state, warn_checked=True, warn_t=t + min(rules.warning_s / 6, WARN_ASK_S)), (ev.AskSlurm(),)
-    return _warned(state), ()
+    return _warned(state, t), ()
 
 
 def tail_s(state: State, rules: Rules) -> float:
@@ -254,11 +254,14 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     """When the end is, and who makes it."""
     if event.kill_wait_s is not None:
         state = replace(state, kill_wait_s=event.kill_wait_s, unkillable_s=event.unkillable_s)
-    state = _watch_end(state, event, rules)
     if event.preempted:  # what follows is Slurm's to do: we only save
-        state = state if state.preempted else replace(_warned(state), preempted=True)
+        state = _watch_end(state, event, rules)
+        state = state if state.preempted else replace(_warned(state, event.t), preempted=True)
         return replace(state, end_t=None)
     state = replace(state, preempted=False)
+    if outdated(state, event):
+        return state
+    state = _watch_end(state, event, rules)
     if not rules.can_requeue:
         return state
     if event.left_s is None:
@@ -267,6 +270,11 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     if state.end_checked and end_t <= event.t + 1.0:
         return replace(state, end_t=event.t)
     return replace(state, end_t=end_t, end_checked=False)
+
+
+def outdated(state: State, event: ev.SlurmSaid) -> bool:
+    """Slurm was asked before it warned us: somebody may have moved the limit near in between, and it is asked again."""
+    return state.warned and event.asked_t is not None and event.asked_t < state.warned_t
 
 
 def _preemption(state: State, event: ev.SlurmSaid) -> tuple[LeaderOrder, ...]:
@@ -287,7 +295,7 @@ def _watch_end(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
         return replace(state, warn_t=None, warn_checked=False, end_known=state.warned)
     warn_t = event.t + left_s - rules.warning_s
     if state.warn_checked and warn_t <= event.t + 1.0:
-        return replace(_warned(state), end_known=True)
+        return replace(_warned(state, event.t), end_known=True)
     return replace(state, warn_t=warn_t, warn_checked=False)
 
 
@@ -344,5 +352,6 @@ def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     if state.stage in BEFORE_END and not event.completing and (event.state == "PENDING" or event.restarts > state.restarts):
         return close(state, SUPERSEDED, event.t)
     if state.stage in BEFORE_END:
-        return end_said(state, event, rules), _preemption(state, event)
+        again = (ev.AskSlurm(),) if outdated(state, event) else ()
+        return end_said(state, event, rules), (*_preemption(state, event), *again)
     return state, ()

@@ -257,7 +257,7 @@ def _done(state: State, save: Save, t: float, rules: Rules) -> Change:
 
 def _look(state: State, t: float, orders: tuple[LeaderOrder, ...]) -> Change:
     """Slurm says whether the end is near; if it does not, it is."""
-    return replace(state, look_t=t + LOOK_S, far=False), (*orders, ev.AskSlurm())
+    return replace(state, look_t=t + LOOK_S), (*orders, ev.AskSlurm())
 
 
 def _failed(state: State, t: float, rules: Rules, why: str) -> Change:
@@ -299,10 +299,9 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return state, ()
     if event.preempted:
         return _until_taken(replace(state, look_t=None, preempted=True), event.t, rules)
-    state = replace(state, end_known=True)
-    if not state.far and not _near(event.left_s, rules):
-        return replace(state, far=True), (ev.AskSlurm(),)
-    return _end_is(state, event.left_s, event.t, rules)
+    if ending.outdated(state, event):
+        return state, ()
+    return _end_is(replace(state, end_known=True), event.left_s, event.t, rules)
 
 
 def _near(left_s: float | None, rules: Rules) -> bool:

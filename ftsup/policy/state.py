@@ -222,10 +222,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     warn_checked: bool = False
     """Slurm was asked once more about the end, and `warn_t` is due."""
     warned: bool = False
+    warned_t: float = 0.0
+    """When the newest warning came: an answer to an older question says nothing about it."""
     end_known: bool = False
-    far: bool = False
-    """Slurm has said once since the save that the end is far: perhaps to a question that was asked before somebody moved the limit."""
-    """Slurm has said since the warning when the end is."""
+    """Slurm was asked since the warning when the end is, and has said it."""
     answered: bool = False
     """What the warning wanted saved is saved, or cannot be."""
     told_in: Stage | None = None

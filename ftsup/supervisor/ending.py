@@ -8,7 +8,7 @@ from ftsup import events as ev
 from ftsup.ports import Job, Node, NodeState
 
 
-def said(job: Job, *, kill_wait_s: float | None, unkillable_s: float | None) -> ev.SlurmSaid:
+def said(job: Job, *, asked_t: float | None, kill_wait_s: float | None, unkillable_s: float | None) -> ev.SlurmSaid:
     """What the machine is told of a look at our job."""
     left_s = job.ends_in_s
     if left_s is None and job.limit_s is not None:
@@ -18,6 +18,7 @@ def said(job: Job, *, kill_wait_s: float | None, unkillable_s: float | None) -> 
         completing=job.completing,
         restarts=job.restarts,
         left_s=left_s,
+        asked_t=asked_t,
         kill_wait_s=kill_wait_s,
         unkillable_s=unkillable_s,
         requeueable=job.requeueable,

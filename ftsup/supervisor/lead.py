@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, get_args
 
 import msgspec
@@ -532,15 +532,15 @@ class Lead:
         if self.kill_wait_s is None:  # Slurm did not answer when we began
             self._ask_config()
 
-    def _said(self, job: Job) -> list[LeaderEvent]:
-        found = ending.said(job, kill_wait_s=self.kill_wait_s, unkillable_s=self.unkillable_s)
+    def _said(self, job: Job, *, asked_t: float | None = None) -> list[LeaderEvent]:
+        found = ending.said(job, asked_t=asked_t, kill_wait_s=self.kill_wait_s, unkillable_s=self.unkillable_s)
         if self.state.stage is not Stage.TERMED or self.state.preempted or job.restarts <= self.grant.restarts:
             return [found]
         self._unfit(found)  # somebody else requeues it: perhaps for a node
         return []
 
     def _show(self, now: float) -> None:
-        self._slurm("show", now, self._said, job_id=self.grant.job)
+        self._slurm("show", now, partial(self._said, asked_t=now), job_id=self.grant.job)
 
     def _unfit(self, found: ev.SlurmSaid) -> None:
         def said(nodes: list[Node]) -> list[LeaderEvent]:

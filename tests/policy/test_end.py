@@ -110,6 +110,20 @@ def test_what_slurm_said_since_the_warning_counts_when_it_is_silent_after_the_sa
     assert "the end is 14 min away: training goes on" in world.news[0]
 
 
+@pytest.mark.parametrize("script", [*LISTENS, DEAF])
+@pytest.mark.parametrize("takes_s", [4.0, 8.0, 25.0])
+@pytest.mark.parametrize("asked_before_s", [1.0, 3.0])
+def test_an_answer_to_a_question_before_the_warning_says_nothing_about_the_end(script: str, takes_s: float, asked_before_s: float) -> None:
+    """The limit is moved near while a busy controller has a question in hand, and then it warns."""
+    world = limited(900, script=script, rules=replace(RULES, ask_s=1000.0))
+    world.at(59, lambda: setattr(world, "slurm_takes_s", takes_s))
+    world.at(60 - asked_before_s, world.ask_slurm)
+    requeued(after(world, 60, 100).warn(60))
+    assert len(world.saves) == (script is not DEAF)
+    assert world.t < BEGAN + 60 + 100 - RULES.kill_wait_s
+    assert not [text for text in world.news if "training goes on" in text]
+
+
 def test_the_limit_of_a_run_that_is_not_requeued_is_a_save_and_an_end() -> None:
     world = limited(200, script="exits", rules=replace(RULES, can_requeue=False))
     good(world.run())

@@ -166,7 +166,46 @@ def test_a_users_own_template_has_the_same_names_and_all_of_jinja(tmp_path):
     own = tmp_path / "own.j2"
     own.write_text("{% if requeue == 'yes' %}\n{{ options }}\n{% endif %}\nexec {{ python }} -m ftsup lead {{ run }}\n")
     values = sbatch.values(CONFIG, run=RUN, python="/a b")
-    assert owntemplate.fill(own, values).endswith(f"/slurm-%j.out\nexec '/a b' -m ftsup lead {RUN.root}\n")
+    assert owntemplate.fill(own, values).endswith(f"without a trap\nexec '/a b' -m ftsup lead {RUN.root}\n")
+
+
+LEAD = "{{ python }} -m ftsup lead {{ run }}\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "#!/bin/bash\n",
+        "#!/bin/bash\n{{ options }}\n",
+        "#!/bin/bash\n{{ options }}\n\n  # ours\n#SBATCH --comment=x\n\t\n",
+        "",
+    ],
+)
+@pytest.mark.parametrize("first", [LEAD, "set -e\n" + LEAD, "(trap '' USR1 USR2; " + LEAD.strip() + ")\n", LEAD.strip()])
+def test_a_users_own_template_has_our_first_command_before_its_own_and_after_its_options(tmp_path, head, first):
+    own = tmp_path / "own.j2"
+    own.write_text(head + first)
+    script = owntemplate.fill(own, sbatch.values(CONFIG, run=RUN, python="p"))
+    lines = script.splitlines()
+    (at,) = (n for n, line in enumerate(lines) if line.startswith(owntemplate.DEAF + " # by ftsup"))
+    assert not [line for line in lines[:at] if line.strip() and not line.strip().startswith("#")]
+    assert not [line for line in lines[at:] if line.startswith("#SBATCH")]
+    assert lines[at + 1].split()[0] == first.replace("{{ python }}", "p").split()[0]
+    assert subprocess.run(["bash", "-n", "-c", script], check=True, capture_output=True).stderr == b""
+
+
+@pytest.mark.parametrize("text", ["{{ python }} lead.py {{ run }}\n", "# ftsup\n", "exec ftsup node\n"])
+def test_a_users_own_template_that_starts_no_leader_is_refused(tmp_path, text):
+    (tmp_path / "own.j2").write_text(text)
+    with pytest.raises(ConfigError, match=r"own\.j2 starts no leader") as error:
+        owntemplate.fill(tmp_path / "own.j2", sbatch.values(CONFIG, run=RUN, python="p"))
+    assert error.value.hint == "it must run {{ python }} -m ftsup lead {{ run }}"
+
+
+@pytest.mark.parametrize("lead", ["exec ftsup lead x", "'/a b/bin/ftsup' lead x", 'p -m "ftsup" lead x', LEAD])
+def test_a_leader_can_be_started_in_each_way(tmp_path, lead):
+    (tmp_path / "own.j2").write_text(lead)
+    assert " lead " in owntemplate.fill(tmp_path / "own.j2", sbatch.values(CONFIG, run=RUN, python="p"))
 
 
 @pytest.mark.parametrize("text, said", [("{{ nothing }}", "nothing"), ("\n{% if %}", r"own\.j2, line 2"), (None, "cannot be read")])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftsup import sbatch
+from ftsup.cli import owntemplate
 from ftsup.config import Config, Requeue, SlurmOptions
 from ftsup.rundir import LocalDir, RunDir
 
@@ -44,8 +45,8 @@ class World:
         path.write_text(f'#!/bin/bash\ncd "{self.home}"\n{"" if name == "sleep" else f"""echo {name} "$@" >>calls"""}\n{acts}\n')
         path.chmod(0o755)
 
-    def job(self, leader: str, *, restarts: int = 0, requeue: Requeue = Requeue.REQUEUE, setup: str = "") -> int:
-        """Run the job's script to its end; its exit code."""
+    def job(self, leader: str, *, restarts: int = 0, requeue: Requeue = Requeue.REQUEUE, setup: str = "", own: str = "") -> int:
+        """Run the job's script to its end; its exit code. `own`: a template of the user's own."""
         python = self.home / "py thon"
         python.write_text(LEADER.format(home=self.home, acts=leader))
         python.chmod(0o755)
@@ -57,7 +58,10 @@ class World:
             setup=setup,
             slurm=SlurmOptions(requeue=requeue),
         )
-        script = sbatch.fill(sbatch.default_template(), sbatch.values(config, run=self.run, python=str(python)))
+        values = sbatch.values(config, run=self.run, python=str(python))
+        if own:
+            (self.home / "own.j2").write_text(own)
+        script = owntemplate.fill(self.home / "own.j2", values) if own else sbatch.fill(sbatch.default_template(), values)
         env = {"SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": str(restarts), "PATH": f"{self.home}/bin:{os.environ['PATH']}"}
         done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=30, check=False)
         self.said = done.stderr

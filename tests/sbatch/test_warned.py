@@ -51,3 +51,27 @@ def test_it_comes_while_bash_waits_to_start_a_leader_again(world):
     world.program("sleep", "kill -USR1 $PPID; /bin/sleep 0.2; echo slept >>calls")
     code = world.job('n=$(grep -c "^start" calls); [ "$n" = 3 ] || die; decide finished 0; exit 0')
     assert code == 0
+
+
+HEARD = "trap '[ -z \"$leader\" ] || kill -USR1 $leader' USR1\n"
+OWN = "#!/bin/bash\n{{ options }}\n\n{{ setup }}\n"
+
+
+@pytest.mark.parametrize(
+    "lead, hears, said",
+    [
+        ("{lead}", "kill -USR1 $PPID; echo lives >>calls", ["lives", "bash lives"]),
+        ("exec {lead}", "kill -USR1 $$; echo lives >>calls", ["lives"]),
+        (
+            HEARD + "{lead} & leader=$!\nwhile wait $leader; kill -0 $leader 2>/dev/null; do :; done",
+            f"exec {sys.executable} hears.py 10",
+            ["SIGUSR1", "bash lives"],
+        ),
+    ],
+    ids=["in the foreground", "in place of bash", "with a trap of its own"],
+)
+def test_a_users_own_template_does_not_die_of_it_either(world, lead: str, hears: str, said: list[str]):
+    (world.home / "hears.py").write_text(HEARS)
+    own = f"{OWN}{lead.format(lead='{{ python }} -m ftsup lead {{ run }}')}\necho bash lives >>{world.home}/calls\n"
+    assert world.job(hears, own=own, setup="kill -USR1 $$; kill -USR2 $$") == 0
+    assert calls(world)[1:] == said
