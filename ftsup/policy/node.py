@@ -321,19 +321,17 @@ def _signal(state: State, happening: Signal, rules: Rules) -> Change:
     return state, (told, *acts)
 
 
-def _kill_wait_s(state: State, rules: Rules) -> float:
-    return rules.kill_wait_s if state.kill_wait_s is None else state.kill_wait_s
-
-
 def _left_s(state: State, t: float, rules: Rules) -> float:
     """What the ranks get to end, of a KillWait that began when we were told."""
     gone_s = 0.0 if state.term_t is None else t - state.term_t
-    return max(min(rules.grace_s, _kill_wait_s(state, rules) - rules.kill_margin_s - gone_s), 0.5)
+    wait_s = rules.kill_wait_s if state.kill_wait_s is None else state.kill_wait_s
+    return max(min(rules.grace_s, wait_s - rules.kill_margin_s - gone_s), 0.5)
 
 
 def told_until_t(state: State, rules: Rules) -> float | None:
     """Until when the leader may say that there is time: only Slurm knows whether KillWait runs."""
-    return None if state.term_t is None else state.term_t + min(ANSWER_S, ANSWER_PART * _kill_wait_s(state, rules))
+    wait_s = rules.short_kill_wait_s if state.kill_wait_s is None else state.kill_wait_s
+    return None if state.term_t is None else state.term_t + min(ANSWER_S, ANSWER_PART * wait_s)
 
 
 def _waited(state: State, happening: Waited, rules: Rules) -> Change:

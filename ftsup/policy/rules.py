@@ -147,6 +147,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks get the warning signal itself, whenever it arrives."""
     warning_s: float = 120.0
     kill_wait_s: float = 30.0
+    short_kill_wait_s: float = 5.0
+    """Where Slurm has not said its KillWait, ranks are killed as if it were the usual one, and told to end as if it were short."""
     kill_margin_s: float = 2.0
     end_margin_s: float = 15.0
     stagger_s: float = 20.0

@@ -644,7 +644,8 @@ class Lead:
     def _told_quit_t(self, now: float) -> float:
         """Our end is the nodes': ranks that save when they are told to end have their time. What does not end by itself is killed then."""
         began_t = now if self.told_t is None else self.told_t
-        return max(now + TOLD_LEAVE_S, began_t + (self.kill_wait_s or 0.0) - TOLD_MARGIN_PART * self.rules.kill_margin_s)
+        wait_s = self.rules.kill_wait_s if self.state.kill_wait_s is None else self.state.kill_wait_s
+        return max(now + TOLD_LEAVE_S, began_t + wait_s - TOLD_MARGIN_PART * self.rules.kill_margin_s)
 
     def _may_go(self) -> bool:
         """Quit once the mirror holds the end and the nodes are gone, or after a while."""

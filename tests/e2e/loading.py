@@ -1,7 +1,8 @@
 """DDP on gloo with data loaders that fork and that spawn; saves at SIGUSR1, by a handler that it sets on its top level.
 
-With `control/leave` it leaves then, with code 4. `called`: a line for each call of the handler: pid, rank, step. `loaders`: a line for
-each worker process of a data loader that began: its pid, how it was started, its rank. `control/finish` ends it.
+`workers=`: how many processes each loader has. With `control/leave` it leaves then, with code 4. `called`: a line for each call of the
+handler: pid, rank, step. `loaders`: a line for each worker process of a data loader that began: its pid, how it was started, its rank.
+`control/finish` ends it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 RANK = os.environ["RANK"]
+WORKERS = int(next(word.removeprefix("workers=") for word in sys.argv if word.startswith("workers=")))
 STEP = 0
 
 
@@ -65,7 +67,9 @@ def main() -> None:
         STEP = torch.load(sys.argv[-1])["step"]
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    loaders = [DataLoader(Numbers(method), batch_size=2, num_workers=1, multiprocessing_context=method) for method in ("fork", "spawn")]
+    loaders = [
+        DataLoader(Numbers(method), batch_size=2, num_workers=WORKERS, multiprocessing_context=method) for method in ("fork", "spawn")
+    ]
     for one, other in zip(*loaders, strict=True):
         time.sleep(0.05)
         optimizer.zero_grad()

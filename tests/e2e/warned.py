@@ -9,10 +9,11 @@ from random import Random
 from typing import Any
 
 import msgspec
+import psutil
 
 from ftsup import events as ev
 from ftsup.events import Ask, VerdictKind
-from tests.e2e.harness import Run, Site, merged, until
+from tests.e2e.harness import Run, Site, living, merged, until
 
 SCRIPT, LOADING = (Path(__file__).parent / name for name in ("saver.py", "loading.py"))
 WAYS = {"asks": "asked", "handler": "handler", "text": "handler", "hard": "handler", "flag": "flag", "late": "late", "later": "later"}
@@ -195,9 +196,9 @@ def check_resumed(run: Run, step: int | None) -> None:
 # Data loaders -------------------------------------------------------------------------------------------------------------
 
 
-def loading(site: Site, **more: object) -> Run:
-    """DDP with data loaders of both kinds."""
-    config = {"command": [str(LOADING)], "checkpoint": {"pattern": "step*.pt"}, "hang": {"step": "30s"}}
+def loading(site: Site, *, workers: int = 1, **more: object) -> Run:
+    """DDP with data loaders of both kinds, each with so many worker processes."""
+    config = {"command": [str(LOADING), f"workers={workers}"], "checkpoint": {"pattern": "step*.pt"}, "hang": {"step": "30s"}}
     return site.submit("loading", **merged(config, more))
 
 
@@ -207,17 +208,19 @@ def lines(run: Run, name: str) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def check_loading(run: Run, warn: Callable[[], object], near: Callable[[], object], *, ranks: int) -> None:
+def check_loading(run: Run, warn: Callable[[], object], near: Callable[[], object], *, ranks: int, workers: int = 1) -> None:
     """A signal that everything of the step gets: nothing dies of it, the handler is called once a rank, at one step, and in no loader.
 
     First by hand, long before the end; then with the end `near`, and the script leaves.
     """
-    run.until(lambda: len(lines(run, "loaders")) == 2 * ranks, within_s=240)  # each of them imports torch
+    loaders = 2 * workers * ranks
+    run.until(lambda: len(lines(run, "loaders")) == loaders, within_s=240)  # each of them imports torch
     run.until_trains()
     pids = {run.rank(number).pid: number for number in range(ranks)}
     warn()
     run.until(lambda: "training goes on" in run.output())
     run.until_trains(more=10)
+    assert all(living(psutil.Process(int(pid))) for pid, _, _ in lines(run, "loaders")), run.story()
     calls = lines(run, "called")
     assert {int(pid): int(rank) for pid, rank, _ in calls} == pids, (calls, run.story())
     assert (len(calls), len({step for _, _, step in calls})) == (ranks, 1), calls
@@ -228,7 +231,7 @@ def check_loading(run: Run, warn: Callable[[], object], near: Callable[[], objec
     again = lines(run, "called")[ranks:]
     (step,) = {int(step) for _, _, step in again}
     assert {int(pid): int(rank) for pid, rank, _ in again} == pids, (again, run.story())
-    assert (len(again), len(lines(run, "loaders"))) == (ranks, 2 * ranks), (again, run.story())
+    assert (len(again), len(lines(run, "loaders"))) == (ranks, loaders), (again, run.story())
     assert (run.incidents(), run.launches()) == ([], [ev.Epoch(1, 1)]), run.story()
     assert f"training is saved at step {step}" in run.orders(ev.Decide)[0].verdict.reason, run.story()
     check_resumed(run, step)

@@ -22,7 +22,10 @@ def test_what_slurm_says_reaches_each_launch_and_silence_changes_nothing() -> No
 
 @pytest.mark.parametrize("kill_wait_s", [30.0, 5.0, 1.0, 600.0, None])
 def test_the_grace_and_the_wait_for_a_word_fit_the_clusters_kill_wait(kill_wait_s: float | None) -> None:
-    """None: Slurm did not say; then what the rules hold for usual. Half a second is the least that ranks get."""
+    """None: Slurm did not say. Then ranks are told to end as if it were short, and killed as what the rules hold for usual.
+
+    Half a second is the least that ranks get.
+    """
     rules = replace(RULES, grace_s=60.0, kill_wait_s=20.0)
     bench = Bench()
     bench.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(nodestate.SetupEnded(t=0.0))
@@ -30,6 +33,7 @@ def test_the_grace_and_the_wait_for_a_word_fit_the_clusters_kill_wait(kill_wait_
     told, _ = noding.step(bench.state, nodestate.Signal(t=1.0, warning=False), rules)
     until_t = noding.told_until_t(told, rules)
     assert until_t is not None
+    assert until_t - 1.0 == pytest.approx(min(10.0, 0.5 * (rules.short_kill_wait_s if kill_wait_s is None else kill_wait_s)))
     _, acts = noding.step(told, nodestate.Waited(t=until_t), rules)
     (grace_s,) = (act.grace_s for act in acts if isinstance(act, nodestate.EndChild))
     left_s = (20.0 if kill_wait_s is None else kill_wait_s) - rules.kill_margin_s - (until_t - 1.0)

@@ -81,6 +81,22 @@ def test_nothing_of_a_real_step_dies_of_the_signal_and_no_data_loader_saves(real
     )
 
 
+@pytest.mark.drill
+@pytest.mark.torch
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_nothing_of_a_step_with_several_loaders_dies_of_the_signal_whatever_tracks_it(cluster: str, request) -> None:
+    """Under cgroup tracking only the step's own tasks get it, of the batch script all; two ranks on each of two nodes."""
+    site = request.getfixturevalue(cluster)
+    run = warned.loading(site, workers=2, slurm={"nodes": 2, "signal": "SIGUSR1@100", "time": "60min", "mem": "6GiB"})
+    warned.check_loading(
+        run,
+        lambda: site.run("scancel", "--full", "--signal=USR1", run.job),
+        lambda: site.cluster.admin("scontrol", "update", f"JobId={run.job}", f"TimeLimit={minutes_gone(run) + 2}"),
+        ranks=4,
+        workers=2,
+    )
+
+
 def minutes_gone(run: Run) -> int:
     return int(run.show().run_s) // 60
 
