@@ -483,7 +483,7 @@ class Terminated(Event, frozen=True, kw_only=True):
 
 
 class Signalled(Event, frozen=True, kw_only=True):
-    """The leader was told to end (TERM)."""
+    """The leader was told to end (SIGTERM), or the batch script was, which hands it on as SIGHUP."""
 
     signal: str
 
@@ -752,6 +752,8 @@ class Unexplained(Order, frozen=True, kw_only=True):
 
     over: bool = False
     """It is known now: take that word back."""
+    back: bool = False
+    """And nothing ends us: the batch script, if it was told, forgets it."""
 
 
 class AskSlurm(Order, frozen=True, kw_only=True):

@@ -218,4 +218,4 @@ def _cancel(job: JobRec, given: Parsed, *, number: int, step: str, now: float) -
     elif not number or (number == signal.SIGKILL and not batch):
         rules.cancel(job, now)
     elif job.state is JobState.RUNNING:
-        job.signals.append(Signal(number=number, batch=batch, steps=not batch, full=full))
+        job.signals.append(Signal(number=number, batch=batch or full, steps=not (batch or full), full=full))

@@ -132,7 +132,7 @@ class Stepd:
             self.ending = True
             self._announce(order.note)
             for number in (signal.SIGCONT, signal.SIGTERM):
-                self._signal(Signal(number=number, full=True))
+                self._signal(Signal(number=number))
             self.kill_at = time.monotonic() + self.task.kill_wait_s
         if order.kill:
             self.ending = True
@@ -156,11 +156,13 @@ class Stepd:
         if wanted.everybody:
             processes.send(self._below(), wanted.number)
             return
-        if (self.task.step == BATCH and wanted.batch and not wanted.full) or (self.task.cgroup and wanted.number != signal.SIGKILL):
-            reached = own
-        else:
-            reached = self._below()
-        processes.send(reached, wanted.number)
+        if wanted.full:
+            for group in own:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, wanted.number)
+            return
+        alone = (self.task.step == BATCH and wanted.batch) or (self.task.cgroup and wanted.number != signal.SIGKILL)
+        processes.send(own if alone else self._below(), wanted.number)
 
     def _below(self) -> set[int]:
         return processes.below([os.getpid()])

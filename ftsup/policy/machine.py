@@ -344,8 +344,9 @@ def _slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
 def _back(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     """Not the end of us: what was done before goes on. A supervisor that a person has ended is a fault of its node."""
     was, termed, t = state.told_in or Stage.RUN, state.termed, event.t
-    state = replace(state, stage=was, told_in=None, signalled=False, termed=(), end_t=None, ask_t=t + rules.ask_s, deadline_t=None)
-    orders: tuple[LeaderOrder, ...] = (ev.Unexplained(over=True),)
+    state = replace(state, stage=was, told_in=None, signalled=False, script=False, termed=())
+    state = replace(state, end_t=None, ask_t=t + rules.ask_s, deadline_t=None)
+    orders: tuple[LeaderOrder, ...] = (ev.Unexplained(over=True, back=True),)
     if event.preempted:
         orders += tuple(ev.GoOn(node=node) for node in termed)
     elif termed:

@@ -238,6 +238,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes whose supervisors were told to end."""
     signalled: bool = False
     """The leader itself was told to end."""
+    script: bool = False
+    """The batch script was told to end, and handed it on to the leader."""
     alone: bool = False
     """The step has ended: no supervisor that was started with it is left."""
     again: bool = False

@@ -2,8 +2,8 @@
 
     own flag     we asked for a requeue: that is it (`requeue`)
     RUNNING      another job gets our nodes, later (preemption with grace): save where the script can, go on until Slurm ends the job
-                 nothing of the kind: a person's signal. To all nodes: an end is wanted. To one supervisor: a fault of its node. To
-                 the leader alone: nothing
+                 nothing of the kind: a person's signal. To all nodes, or to the batch script (scancel --full, --batch): an end is
+                 wanted, as of any job. To one supervisor: a fault of its node. To the leader alone: nothing
     COMPLETING   the restart count moved: somebody else's requeue (a preemption, an administrator, a node that was drained or is down)
                  preempted: its PreemptMode is CANCEL, and the requeue is ours
                  TimeLimit: the limit came before our requeue, which is made good
@@ -27,6 +27,8 @@ from ftsup.policy.state import Stage, State
 
 Change = tuple[State, tuple[LeaderOrder, ...]]
 
+SCRIPT = "SIGHUP"
+"""What the batch script hands on to the leader when it gets SIGTERM."""
 ALONE_S = 10.0
 """The job runs, and Slurm says nothing of an end: by then everybody who was meant has been told, and a person did it."""
 
@@ -46,8 +48,8 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def signalled(state: State, event: ev.Signalled, _rules: Rules) -> Change:
-    """TERM at the leader, and not by our own requeue."""
-    return _told(replace(state, signalled=True), event.t)
+    """TERM at the leader, or at the batch script, and not by our own requeue."""
+    return _told(replace(state, signalled=True, script=state.script or event.signal == SCRIPT), event.t)
 
 
 def terminated(state: State, event: ev.Terminated, _rules: Rules) -> Change:
@@ -94,7 +96,7 @@ def goes_on(state: State, event: ev.SlurmSaid) -> bool:
         return False
     if event.preempted:
         return _trains(state)
-    return _by_hand(state, event) and not _all_nodes(state)
+    return _by_hand(state, event) and not _all_nodes(state) and not state.script
 
 
 def _trains(state: State) -> bool:
@@ -129,7 +131,8 @@ def said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     if event.state in LIVES and event.preempted:
         return _bring_back(state, event.t, rules, "another job gets our nodes (preemption), and nothing trains here: requeue at once")
     if event.state in LIVES and _by_hand(state, event):
-        reason = "SIGTERM was sent to all of it by hand (scancel --signal, or kill): that is taken for a wish to end it"
+        whom = "the batch script" if state.script and not _all_nodes(state) else "all of it"
+        reason = f"SIGTERM was sent to {whom} by hand (scancel --signal, or kill): that is taken for a wish to end it"
         return ending.close(state, ending.cancelled(state, reason), event.t)
     return state, ()
 

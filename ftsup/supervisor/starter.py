@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,12 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 def own_pid() -> int:
     """The leader's pid, for the log."""
     return os.getpid()
+
+
+def script_forgets() -> None:
+    """Tell the batch script, our parent, that nothing ends the job, whatever it was told: it may start a leader after us."""
+    with contextlib.suppress(OSError):
+        os.kill(os.getppid(), signal.SIGURG)  # ends nobody who does not know it
 
 
 def argv(nodes: Sequence[str], *, chdir: Path, overlap: bool, environ: Mapping[str, str]) -> list[str]:

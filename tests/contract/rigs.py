@@ -34,7 +34,8 @@ hear() {{ trap "echo $1-$2 >> heard-$SLURM_JOB_ID" "$2"; }}
 export -f hear
 hear batch USR1
 hear batch TERM
-{SRUN} -N2 -n2 bash -c '
+bash -c 'hear beside USR1; echo >> ready-$SLURM_JOB_ID; until [ -e end-$SLURM_JOB_ID ]; do sleep 0.1; done' &
+setsid {SRUN} -N2 -n2 bash -c '
   hear task USR1
   hear task CONT
   bash -c "hear child USR1; echo >> ready-$SLURM_JOB_ID; until [ -e end-$SLURM_JOB_ID ]; do sleep 0.1; done" &
@@ -44,8 +45,9 @@ hear batch TERM
 echo >> ready-$SLURM_JOB_ID
 until [ -e end-$SLURM_JOB_ID ]; do sleep 0.1; done
 """
-HEARERS = 2 * 3 + 1
-"""On each node a task, its child, and a child in a session of its own; and the batch shell."""
+HEARERS = 2 * 3 + 2
+"""On each node a task, its child, and a child in a session of its own; and the batch shell and its child. srun has a session of its
+own, as ours has: it would hand signals on."""
 OVER = {JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.TIMEOUT, JobState.GONE}
 STEP_S = 0.1
 

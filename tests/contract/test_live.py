@@ -31,13 +31,16 @@ def test_a_signal_to_the_steps_reaches_whom_the_tracking_knows(tracked):
     assert said == (everyone if tracked.proctrack == "linuxproc" else {"task-USR1": 2})
 
 
-def test_a_signal_to_the_batch_shell_reaches_it_alone(tracked):
+def test_a_batch_signal_reaches_the_batch_shell_alone_and_a_full_one_its_children_as_well(tracked):
+    """Whatever `--full` says: no step. Its children are those of its process group."""
     job = tracked.signalled()
     tracked.run("scancel", "--batch", "--signal=USR1", job)
     tracked.wait_for(lambda: tracked.heard(job).get("batch-USR1"))
+    tracked.run("scancel", "--full", "--signal=USR1", job)
+    tracked.wait_for(lambda: len(tracked.read(f"heard-{job}")) >= 3)
     tracked.finish(job)
     tracked.until(job, over)
-    assert {who for who in tracked.heard(job) if who.endswith("USR1")} == {"batch-USR1"}
+    assert {who: count for who, count in tracked.heard(job).items() if who.endswith("USR1")} == {"batch-USR1": 2, "beside-USR1": 1}
 
 
 def test_what_ignores_term_is_killed_after_kill_wait(live):

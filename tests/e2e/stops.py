@@ -48,6 +48,21 @@ def until_back(run: Run) -> None:
     run.until_trains(epoch=ev.Epoch(2, 1))
 
 
+def script_told_in_vain(run: Run) -> None:
+    """In a preemption's grace somebody tells the batch script to end as well. It forgets: a leader that dies is followed by another one."""
+
+    def answered() -> int:
+        return sum(order.back for order in run.orders(ev.Unexplained))
+
+    run.until(answered)
+    known = answered()
+    run.site.run("scancel", "--batch", "--signal=TERM", run.job)
+    run.until(lambda: run.events(ev.Signalled) and answered() > known)
+    leaders = len(run.events(ev.LeaderStarted))
+    run.leader().kill()
+    run.until(lambda: len(run.events(ev.LeaderStarted)) > leaders)
+
+
 def resumed_at_what_was_saved(run: Run) -> None:
     """The save that was asked for is what the next grant began with."""
     saved = [event.step for event in run.events(ev.SaveOver)]

@@ -33,6 +33,8 @@ def test_preempted(partition: str, preempting) -> None:
     run = stops.submit(preempting, "a", partition=partition)
     run.until_trains(more=3)
     stops.preempt(run, partition="high", node=run.show().nodes[0], seconds=2)
+    if partition == "lowgrace":
+        stops.script_told_in_vain(run)
     stops.until_back(run)
     found = stops.verdicts(run)[-1]
     rule = "elsewhere" if LESSER[partition]["preempt"] == "REQUEUE" else "preempted"
@@ -56,7 +58,7 @@ def test_suspended_and_signalled_by_hand(site) -> None:
     run.until(lambda: run.events(ev.SlurmSaid)[-1].t - run.events(ev.Signalled)[-1].t > 10)
     stops.undisturbed(run, first)
     run.until(lambda: not run.place.unexplained.exists())
-    site.run("scancel", "--signal=TERM", run.job)
+    site.run("scancel", "--full", "--signal=TERM", run.job)
     run.until_ended()
     assert stops.verdicts(run)[-1].kind is VerdictKind.CANCELLED
-    stops.told(run, "SIGTERM was sent to all of it by hand")
+    stops.told(run, "SIGTERM was sent to the batch script by hand")

@@ -14,7 +14,7 @@ from ftsup.policy import nodestate
 from ftsup.policy.ending import TERMED_S
 from ftsup.policy.nodestate import Stage as NodeStage
 from ftsup.policy.state import Stage
-from ftsup.policy.told import ALONE_S
+from ftsup.policy.told import ALONE_S, SCRIPT
 from tests.policy.test_review import NODES, ONE, RULES4, Desk
 
 ENDS = ev.SlurmSaid(state="UNKNOWN", completing=True)
@@ -161,6 +161,22 @@ def test_a_signal_to_the_leader_alone_changes_nothing() -> None:
     assert (desk.state.stage, desk.state.signalled) == (Stage.LAUNCH, False)
     desk.tell(*(ev.Launched(node=node, epoch=ONE, pid=1) for node in NODES))
     assert (desk.state.stage, desk.state.incident, given(desk, ev.Quit)) == (Stage.RUN, 0, [])
+
+
+def test_a_signal_to_the_batch_script_is_a_wish_to_end_the_job_as_of_any_script() -> None:
+    """scancel --full or --batch: the steps hear nothing of it, and their ranks train."""
+    desk = Desk().running().tell(ev.Signalled(signal=SCRIPT), ev.Signalled(signal="SIGTERM"), RUNNING)
+    assert desk.state.verdict is None
+    desk.tell(RUNNING, after=ALONE_S)
+    assert (verdict(desk).kind, "to the batch script by hand" in verdict(desk).reason) == (VerdictKind.CANCELLED, True)
+    assert "to all of it" in verdict(told().tell(ev.Signalled(signal=SCRIPT)).tell(RUNNING, after=ALONE_S)).reason
+
+
+def test_where_nothing_ends_the_job_the_batch_script_forgets_what_it_was_told() -> None:
+    desk = Desk().running().tell(ev.Signalled(signal=SCRIPT), GRACE)
+    assert [(order.over, order.back) for order in given(desk, ev.Unexplained)] == [(False, False), (True, True)]
+    assert (desk.state.stage, desk.state.script) == (Stage.LAUNCH, False)
+    assert not any(order.back for order in given(told().tell(ENDS), ev.Unexplained)), "it ends"
 
 
 def test_what_was_seen_while_nobody_knew_is_acted_on_afterwards() -> None:
