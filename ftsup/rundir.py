@@ -156,6 +156,11 @@ class RunDir:
         return self.root / "watch.jsonl"
 
     @property
+    def claims(self) -> Path:
+        """An empty file for each thing that `ftsup watch` began to do."""
+        return self.root / "watch.claims"
+
+    @property
     def array_script(self) -> Path:
         """The script of all tasks of an array, in the run of its first."""
         return self.root / "array.sbatch"

@@ -14,12 +14,13 @@ from typing import TypeVar
 from ftsup import eventlog
 from ftsup.cli import cluster
 from ftsup.cli.cluster import Cluster
+from ftsup.config import Config, Requeue, from_json
 from ftsup.plain import decode_plain, read_plain, told
 from ftsup.policy.spool import Spool
 from ftsup.policy.told import Unexplained
 from ftsup.report import runs
 from ftsup.report.deeds import read_deeds
-from ftsup.report.minding import Seen
+from ftsup.report.minding import Seen, number
 from ftsup.report.story import tell
 from ftsup.rundir import RunDir
 
@@ -47,18 +48,27 @@ def minded(place: RunDir, *, cwd: Path, quiet_s: float) -> Minded:
         raise BrokenError("there is no config.json to read")
     view = runs.view(place, tell(eventlog.gist(place.events)), ())
     story = view.story
+    job = max((one for one in (story.job, view.job) if one), key=number, default="")  # the list may lack one that has led
     seen = Seen(
         name=place.named_from(cwd),
-        job=view.job,
+        job=job,
         over=story.stage.over,
         unwanted="cancelled" if view.cancelled else "paused" if view.paused else "",
-        begun=story.grants > 0 and story.job == view.job,
+        begun=story.grants > 0 and story.job == job,
+        comes_back=_config(place).slurm.requeue is not Requeue.OFF,
         spool=_there(place.requeue, Spool),
         told=_there(place.unexplained, Unexplained),
         quiet_s=quiet_s,
         deeds=read_deeds(place),
     )
     return Minded(place=place, seen=seen, cluster=cluster.of_run(place))
+
+
+def _config(place: RunDir) -> Config:
+    try:
+        return from_json(read_plain(place.config_json))
+    except ValueError as error:
+        raise BrokenError(f"{place.config_json.name} cannot be read: {told(error)}") from None
 
 
 def signed(place: RunDir) -> str:

@@ -25,8 +25,8 @@ from ftsup.errors import FtsupError, RunError, SlurmError
 from ftsup.plain import read_plain, told
 from ftsup.ports import Job, JobState, Slurm
 from ftsup.report import runs
-from ftsup.report.deeds import append_deed
-from ftsup.report.minding import Deed, Do, Finding, Seen, decide, is_new
+from ftsup.report.deeds import append_deed, claim
+from ftsup.report.minding import Deed, Do, Finding, Seen, decide, is_new, tries
 from ftsup.rundir import RunDir
 from ftsup.slurm import chain
 
@@ -205,7 +205,7 @@ class Minder:
             self._trouble(one.place, kept, f"{again.text}{undone}")
             return
         try:
-            self._write(one.place, again, job)
+            ours = self._write(one.place, again, job, n=tries(one.seen, again))
         except OSError as error:
             undone = undone and ", but nothing is done"
             self._trouble(one.place, kept, f"{again.text}{undone} ({one.place.watched.name} cannot be written: {told(error)})")
@@ -214,6 +214,8 @@ class Minder:
             self._say(one.seen.name, again, job=job.job_id)
             return
         try:
+            if not ours:
+                raise RunError("another ftsup watch, which heeds no lock of this one, does it in this moment")
             self._do(one, again, slurm)
             self._still_wanted(one, again, slurm)
         except FtsupError as error:
@@ -243,21 +245,21 @@ class Minder:
         for job in {one.seen.job, *runs.jobs(one.place)[-1:]}:
             slurm.cancel(job)
 
-    def _write(self, place: RunDir, found: Finding, job: Job, *, failed: str = "") -> None:
+    def _write(self, place: RunDir, found: Finding, job: Job, *, n: int = 0, failed: str = "") -> bool:
+        """Whether what is about to be done is ours to do."""
         now = self.ports.now()
-        append_deed(
-            place,
-            Deed(
-                wall=now.isoformat(timespec="milliseconds"),
-                at_s=round(now.timestamp(), 3),
-                do=found.do,
-                about=found.about,
-                job=job.job_id,
-                restarts=job.restarts,
-                text=found.text,
-                failed=failed,
-            ),
+        deed = Deed(
+            wall=now.isoformat(timespec="milliseconds"),
+            at_s=round(now.timestamp(), 3),
+            do=found.do,
+            about=found.about,
+            job=job.job_id,
+            restarts=job.restarts,
+            text=found.text,
+            failed=failed,
         )
+        append_deed(place, deed)
+        return bool(failed) or found.do is Do.SAY or claim(place, deed, n=n)
 
     def _say(self, run: str, found: Finding, *, job: str = "", new: bool = True, failed: str = "") -> None:
         wall = self.ports.now().isoformat(timespec="seconds")

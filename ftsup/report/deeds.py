@@ -41,6 +41,20 @@ def append_deed(run: RunDir, deed: Deed) -> None:
         os.close(fd)
 
 
+def claim(run: RunDir, deed: Deed, *, n: int) -> bool:
+    """Whether the n-th try of this is ours. Of two that have read the same lines one makes the file, also where no lock holds between
+    two hosts (NFS without a lock service). The line is written before: whoever dies in between leaves a number that is used.
+    """
+    run.claims.mkdir(mode=0o700, exist_ok=True)
+    try:
+        os.close(
+            os.open(run.claims / f"{deed.job}.{deed.restarts}.{deed.do.name.lower()}.{n}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        )
+    except FileExistsError:
+        return False
+    return True
+
+
 def _deed(line: bytes) -> Deed | None:
     try:
         return msgspec.json.decode(line, type=Deed)

@@ -22,6 +22,8 @@ LEFT_S = 60.0
 SILENT_S = 300.0
 """A job that runs while nothing moves for so long is told."""
 DAY_S = 86400.0
+FORGETS_S = 240.0
+"""Slurm remembers what has ended for five minutes on most clusters (MinJobAge): what was asked for longer ago cannot be looked up."""
 SOON_S, WAIT_MOST_S = 5.0, 600.0
 """A requeued job that starts so soon gains nothing; one that waits so long was given its time by a person."""
 SLURMS_OWN = frozenset({JobState.PREEMPTED, JobState.NODE_FAIL, JobState.BOOT_FAIL})
@@ -63,13 +65,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """What people type for it."""
     job: str = ""
-    """The newest; empty: it was never submitted."""
+    """The newest, by the list of its jobs and by its log; empty: it was never submitted."""
     over: bool = False
     """It has ended by a verdict: finished, stopped, cancelled or paused."""
     unwanted: str = ""
     """`cancelled` or `paused`, where somebody has marked it as that."""
     begun: bool = False
     """A leader has led it in this job."""
+    comes_back: bool = True
+    """slurm.requeue is not off."""
     spool: Spool | None = None
     told: Unexplained | None = None
     """A grant of it was told to end, and nobody has said why."""
@@ -135,15 +139,23 @@ def is_new(finding: Finding, seen: Seen, row: Job | None) -> bool:
     return not any((deed.about, deed.job, deed.restarts) == (finding.about, seen.job, restarts) for deed in seen.deeds)
 
 
+def tries(seen: Seen, finding: Finding) -> int:
+    """How often it was tried for its newest job."""
+    return sum((deed.do, deed.job) == (finding.do, seen.job) and not deed.failed for deed in seen.deeds)
+
+
 def _within_limits(found: Finding, case: Case, *, now_s: float) -> Finding:
     if found.do not in LIMITS:
         return found
-    limit, name = LIMITS[found.do], case.seen.name
-    done = [deed for deed in case.seen.deeds if (deed.do, deed.job) == (found.do, case.seen.job) and not deed.failed]
-    done = [deed for deed in done if now_s - deed.at_s < DAY_S]
+    limit, name, job = LIMITS[found.do], case.seen.name, case.seen.job
+    same = [deed for deed in case.seen.deeds if deed.do is found.do and (found.do is Do.SUCCEED or deed.job == job)]  # each has its own job
+    done = [deed for deed in same if now_s - deed.at_s < DAY_S and not deed.failed]
     if len(done) >= limit.tries:
         text = f"{found.text}: that was done {len(done)} times within a day, and is not done again"
         return Finding(do=Do.SAY, about=f"{found.about} given up", text=text, hint=_elsewhere(name, case.job.job_id))
+    if found.do is Do.SUCCEED and same and same[-1].job == job and not same[-1].failed and now_s - same[-1].at_s >= FORGETS_S:
+        text = f"{found.text}; that was begun {short_time(now_s - same[-1].at_s)} ago, and nobody wrote down what came of it"
+        return Finding(do=Do.SAY, about=f"{found.about} begun", text=text, hint=_tells(case))
     if done:
         wait_s = min(limit.first_s * 2.0 ** (len(done) - 1), limit.most_s) - max(now_s - done[-1].at_s, 0.0)
         if wait_s > 0:
@@ -166,7 +178,7 @@ def _never(case: Case) -> Finding | None:
 def _spooled(case: Case) -> Finding | None:
     """A requeue that was decided and did not get through."""
     seen, spool, other = case.seen, case.seen.spool, case.spooled
-    if spool is None or (other is not case.job and case.job.lives):  # its successor is there
+    if spool is None or number(spool.job) < number(seen.job):  # it has its successor, whatever Slurm remembers of that
         return None
     left = carry(spool, state=other.state.value, completing=other.completing, restarts=other.restarts)
     why = f"its leader decided to requeue job {spool.job} ({spool.reason}) and did not get through"
@@ -185,10 +197,11 @@ def _spooled(case: Case) -> Finding | None:
     return Finding(do=Do.SUCCEED, about="spooled", text=f"{why}: one successor of it is submitted")
 
 
-def _unexplained(case: Case) -> Finding | None:
-    """It was told to end, and Slurm said why only when its leader was gone. Whatever may have been somebody's wish is left as it is."""
+def _slurms_own(case: Case) -> Finding | None:
+    """Slurm itself ended it, and its leader did not live to hear that. Whatever may have been somebody's wish is left as it is."""
     seen, job = case.seen, case.job
-    if seen.told is None or (seen.told.job, seen.told.restarts) != (job.job_id, job.restarts) or job.state not in SLURMS_OWN:
+    told = seen.told is not None and (seen.told.job, seen.told.restarts) == (job.job_id, job.restarts)
+    if job.state not in SLURMS_OWN or not seen.comes_back or not (told or seen.begun):
         return None
     why = f"its job {job.job_id} was ended by Slurm itself ({job.state.value}), and no leader heard why"
     return (
@@ -273,8 +286,14 @@ def _runs(case: Case) -> Finding | None:
     return Finding(do=Do.SAY, about="silent", text=f"its job {job.job_id} is running{where}, and {quiet}: {what}", hint=hint)
 
 
-TABLE: tuple[Callable[[Case], Finding | None], ...] = (_never, _spooled, _unexplained, _ended, _held, _waits, _runs)
+TABLE: tuple[Callable[[Case], Finding | None], ...] = (_never, _spooled, _slurms_own, _ended, _held, _waits, _runs)
 """Read from the top; where none fits nothing is done: it is suspended, trains, or Slurm says a word that we do not know."""
+
+
+def number(job_id: str) -> int:
+    """What tells which of a run's jobs is the newer one; of an array's task that of the array."""
+    head = job_id.partition("_")[0]
+    return int(head) if head.isdecimal() else 0
 
 
 def _gone(case: Case, text: str) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,7 @@ class Asked(FakeSlurm):
     """Counts what it is asked, and lets a test act in the middle of a look."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(_ids=count(7))  # the job that the leader's log is of
         self.asked: list[str] = []
         self.forgotten: set[str] = set()
         """squeue does not list them any more, and accounting knows how they ended."""
@@ -580,9 +581,9 @@ def test_status_and_explain_tell_what_it_did(world, slurm, leader):
     later(world, MINUTE_S)
     slurm.refuse_requeues = 1
     look(world)
-    told = "ftsup watch: its leader decided to requeue job 1 (rank 3 hung) and did not get through: scontrol requeue incomplete"
+    told = "ftsup watch: its leader decided to requeue job 7 (rank 3 hung) and did not get through: scontrol requeue incomplete"
     shown = " ".join(world.type(status).stdout.split())
-    assert f"0 s ago: {told}; that failed: scontrol requeue incomplete: Access/permission denied for job 1" in shown
+    assert f"0 s ago: {told}; that failed: scontrol requeue incomplete: Access/permission denied for job 7" in shown
     assert shown.endswith(f"0 s ago: {told}")
     assert f"2026-01-02 03:05:35 {told} " in " ".join(world.type(explain_run).stdout.split())
     assert [one["do"] for one in json.loads(world.type(explain_run, "--json").stdout)["watched"]] == ["requeue", "requeue"]

@@ -8,7 +8,7 @@ import pytest
 from ftsup.policy.spool import Spool
 from ftsup.policy.told import Unexplained
 from ftsup.ports import Job, JobState
-from ftsup.report.minding import IN_VAIN, LEFT_S, LIMITS, SILENT_S, SLURMS_OWN, Deed, Do, Finding, Seen, decide, is_new
+from ftsup.report.minding import FORGETS_S, IN_VAIN, LEFT_S, LIMITS, SILENT_S, SLURMS_OWN, Deed, Do, Finding, Seen, decide, is_new
 
 SPOOL = Spool(job="7", restarts=0, reason="rank 3 hung")
 ENDED = [JobState.FAILED, JobState.TIMEOUT, JobState.NODE_FAIL, JobState.PREEMPTED, JobState.BOOT_FAIL, JobState.OUT_OF_MEMORY]
@@ -108,12 +108,43 @@ def test_a_spooled_successor_waits_longer_while_a_leader_may_be_at_it():
     assert found(seen(spool=chain, quiet_s=LEFT_S), job(JobState.TIMEOUT)).do is Do.SUCCEED
 
 
-def test_a_successor_that_is_in_the_queue_is_enough():
-    run = seen(job="8", spool=SPOOL, quiet_s=1e6)
-    waits = Job(job_id="8", state=JobState.PENDING, reason="Dependency")
-    assert found(run, waits, spooled=job(JobState.TIMEOUT)).do is Do.NOTHING
-    assert found(run, None, spooled=job(JobState.TIMEOUT)).do is Do.SUCCEED
-    assert found(run, None).do is Do.SAY
+@pytest.mark.parametrize("spooled", [None, job(), *map(job, ENDED)], ids=str)
+def test_a_successor_that_our_own_record_knows_is_enough_whatever_slurm_has_forgotten(spooled):
+    for spool in (SPOOL, msgspec.structs.replace(SPOOL, chain=True), msgspec.structs.replace(SPOOL, job="7_3")):
+        run = seen(job="8", spool=spool, quiet_s=1e6)
+        waits = Job(job_id="8", state=JobState.PENDING, reason="Dependency")
+        assert found(run, waits, spooled=spooled).do is Do.NOTHING
+        for row in (None, *(Job(job_id="8", state=state) for state in (JobState.CANCELLED, JobState.COMPLETED, JobState.FAILED))):
+            assert found(run, row, spooled=spooled).do is Do.SAY
+
+
+def test_a_spool_of_a_newer_job_than_the_record_has_is_carried_out():
+    """The list of the jobs could not be written, and neither could the log."""
+    spool = msgspec.structs.replace(SPOOL, job="8")
+    ended = Job(job_id="8", state=JobState.TIMEOUT)
+    assert found(seen(spool=spool, quiet_s=LEFT_S), job(JobState.FAILED), spooled=ended).do is Do.SUCCEED
+    assert found(seen(spool=spool, quiet_s=LEFT_S), None).do is Do.SAY
+
+
+def test_a_successor_that_may_have_been_submitted_so_long_ago_that_slurm_has_forgotten_it_is_not_submitted_again():
+    """Watch was killed between sbatch and its record."""
+    run, row = seen(spool=SPOOL, quiet_s=1e6, deeds=(deed(Do.SUCCEED, at_s=0.0),)), job(JobState.FAILED)
+    assert decide(run, row, now_s=FORGETS_S - 1).do is Do.SUCCEED, "it would be found"
+    said = decide(run, row, now_s=FORGETS_S)
+    assert (said.do, said.about) == (Do.SAY, "spooled begun")
+    assert "that was begun 4 min ago, and nobody wrote down what came of it" in said.text
+    refused = msgspec.structs.replace(run, deeds=(*run.deeds, deed(Do.SUCCEED, at_s=0.0, failed="Slurm was away")))
+    assert decide(refused, row, now_s=FORGETS_S).do is Do.SUCCEED
+    for_another = msgspec.structs.replace(run, deeds=(deed(Do.SUCCEED, at_s=0.0, job="6"),))
+    assert decide(for_another, row, now_s=FORGETS_S).do is Do.SUCCEED
+
+
+def test_jobs_that_slurm_ends_one_after_the_other_are_not_followed_for_ever():
+    deeds = tuple(deed(Do.SUCCEED, at_s=600.0 * n, job=str(n)) for n in range(5))
+    run = seen(deeds=deeds, quiet_s=LEFT_S)
+    assert decide(msgspec.structs.replace(run, deeds=deeds[:4]), job(JobState.NODE_FAIL), now_s=6000.0).do is Do.SUCCEED
+    said = decide(run, job(JobState.NODE_FAIL), now_s=6000.0)
+    assert (said.do, said.about) == (Do.SAY, "unexplained given up")
 
 
 # Its job is over ----------------------------------------------------------------------------------------------------------
@@ -125,7 +156,11 @@ def test_a_successor_that_is_in_the_queue_is_enough():
         (None, "gone", "ftsup submit --continue demo goes on"),
         (job(JobState.GONE), "gone", "ftsup explain demo"),
         (job(JobState.CANCELLED), "cancelled in Slurm", "ftsup submit --continue demo goes on"),
-        *((job(state), "ended", "ftsup submit --continue demo goes on") for state in (*ENDED, JobState.COMPLETED)),
+        *(
+            (job(state), "ended", "ftsup submit --continue demo goes on")
+            for state in (*ENDED, JobState.COMPLETED)
+            if state not in SLURMS_OWN
+        ),
     ],
 )
 def test_a_job_that_ended_without_a_word_is_told_and_never_brought_back(row, about, hint):
@@ -140,8 +175,20 @@ def test_what_slurm_itself_has_ended_and_nobody_explained_has_one_successor(stat
     told = Unexplained(job="7", restarts=0)
     assert found(seen(told=told, quiet_s=LEFT_S), job(state)).do is Do.SUCCEED
     assert found(seen(told=told), job(state)).do is Do.NOTHING
-    assert found(seen(told=told, quiet_s=LEFT_S), job(state, restarts=1)).do is Do.SAY  # of another grant
-    assert found(seen(told=msgspec.structs.replace(told, job="6"), quiet_s=LEFT_S), job(state)).do is Do.SAY
+    unled = seen(told=told, begun=False, quiet_s=LEFT_S)
+    assert found(unled, job(state)).do is Do.SUCCEED
+    assert found(unled, job(state, restarts=1)).do is Do.SAY  # of another grant
+    assert found(msgspec.structs.replace(unled, told=msgspec.structs.replace(told, job="6")), job(state)).do is Do.SAY
+    assert found(seen(told=told, comes_back=False, quiet_s=LEFT_S), job(state)).do is Do.SAY
+
+
+@pytest.mark.parametrize("state", [JobState.PREEMPTED, JobState.NODE_FAIL, JobState.BOOT_FAIL])
+def test_what_slurm_itself_has_ended_with_its_leader_has_one_successor_where_it_may(state):
+    """The batch host was lost, or killed the leader at once."""
+    assert found(seen(quiet_s=LEFT_S), job(state)).do is Do.SUCCEED
+    assert found(seen(), job(state)).do is Do.NOTHING
+    assert found(seen(quiet_s=LEFT_S, begun=False), job(state)).do is Do.SAY  # no leader has ever led it
+    assert found(seen(quiet_s=LEFT_S, comes_back=False), job(state)).do is Do.SAY  # slurm.requeue: off
 
 
 @pytest.mark.parametrize("row", [None, *(row for row in EVERY_JOB if row.state not in SLURMS_OWN)], ids=str)
@@ -265,7 +312,7 @@ def test_each_action_waits_longer_each_time_and_ends(do):
     for n in range(limit.tries):
         tried = decide(msgspec.structs.replace(run, deeds=tuple(deeds)), row, now_s=now_s, start_now=True)
         assert tried.do is do
-        deeds.append(deed(do, at_s=now_s))
+        deeds += [deed(do, at_s=now_s), deed(do, at_s=now_s, failed="Slurm was away")]
         wait_s = min(limit.first_s * 2**n, limit.most_s)
         if n + 1 < limit.tries:
             early = decide(msgspec.structs.replace(run, deeds=tuple(deeds)), row, now_s=now_s + wait_s - 1, start_now=True)
