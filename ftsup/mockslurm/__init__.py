@@ -1,4 +1,4 @@
-"""A Slurm for one machine and one user: `sbatch srun squeue scontrol scancel sinfo` over virtual nodes, nothing to start by hand.
+"""A Slurm for one machine and one user: `sbatch salloc srun squeue scontrol scancel sinfo` over virtual nodes, nothing to start by hand.
 
     from ftsup.mockslurm import control
     add = control.create(Path("/tmp/mock"), nodes=4, kill_wait_s=2)     # PATH and FTSUP_MOCK_STATE

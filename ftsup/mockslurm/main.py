@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ftsup.mockslurm import queue, recovery, sbatch, scontrol, srun
+from ftsup.mockslurm import queue, recovery, salloc, sbatch, scontrol, srun
 from ftsup.mockslurm.store import Store
 
 Program = Callable[[Store, Sequence[str]], int]
 PROGRAMS: dict[str, Program] = {
+    "salloc": salloc.main,
     "sbatch": sbatch.main,
     "srun": srun.main,
     "scontrol": scontrol.main,

@@ -152,6 +152,8 @@ class JobRec(msgspec.Struct, kw_only=True):
     submit_at: float
     eligible_at: float
     options: dict[str, str] = {}
+    interactive: bool = False
+    """salloc's: what it runs is a child of salloc, not of a node; Slurm requeues no such job."""
     script: str = ""
     words: list[str] = []
     """What the script was given."""

@@ -160,6 +160,14 @@ SBATCH = _table(
     optional=f"{_JOB_OPTIONAL} kill-on-invalid-dep",
     usage_code=255,
 )
+SALLOC = _table(
+    "salloc",
+    letters=f"{_JOB_LETTERS} K=kill-command",
+    valued=_JOB_VALUED,
+    flags=f"{_JOB_FLAGS} bell no-bell",
+    optional=f"{_JOB_OPTIONAL} kill-command",
+    usage_code=255,
+)
 SRUN = _table(
     "srun",
     letters=f"{_JOB_LETTERS} E=preserve-env I=immediate K=kill-on-bad-exit l=label r=relative T=threads u=unbuffered "

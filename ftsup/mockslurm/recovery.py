@@ -60,6 +60,15 @@ def sweep(store: Store, job: int, *, node: str = "", step: int | None = None) ->
     return processes.end(lambda: processes.marked(marks), patience_s=SWEEP_S)
 
 
+def sweep_nodes(store: Store, world: World, job: JobRec) -> None:
+    """End what is left of the job on its nodes. salloc's command is on none, and lives on."""
+    if not job.interactive:
+        sweep(store, job.job)
+        return
+    for node in world.nodes:
+        sweep(store, job.job, node=node)
+
+
 def revive(store: Store, world: World, now: float) -> set[int]:
     """Give every unfinished job a live runner, first saying what the death of the old one did; the pids of the new ones."""
     born = set()
@@ -76,7 +85,7 @@ def revive(store: Store, world: World, now: float) -> set[int]:
 def _runner_lost(store: Store, world: World, job: JobRec, now: float) -> None:
     """The batch host's daemons are gone, and everything below them: a node failure, unless the job was ending anyway."""
     processes.end_trees((who for step in job.steps for who in step.stepds.values()), patience_s=SWEEP_S)
-    sweep(store, job.job)
+    sweep_nodes(store, world, job)
     if not job.completing:
         rules.node_failed(job, now)
     rules.completed(world, job, now)

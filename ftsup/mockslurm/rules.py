@@ -25,6 +25,7 @@ IMPOSSIBLE = "Requested node configuration is not available"
 REQUEUE_NOTE = "DUE TO JOB REQUEUE"
 PREEMPT_NOTE = "DUE TO PREEMPTION"
 NOT_RUNNING = "Requested operation is presently disabled"
+ONLY_BATCH = "Only batch jobs are accepted or processed"
 
 
 class Refusal(Exception):
@@ -82,7 +83,7 @@ def node_down(world: World, node: NodeRec, *, reason: str, now: float) -> None:
 
 def node_failed(job: JobRec, now: float) -> None:
     """The job lost a node (or its batch host's daemon): requeued where it may be, else over."""
-    if job.requeue:
+    if job.requeue and not job.interactive:
         _requeue_running(job, now, note="DUE TO NODE FAILURE")
     else:
         end_job(job, JobState.NODE_FAIL, now=now, note="DUE TO NODE FAILURE")
@@ -148,7 +149,7 @@ def preempt(world: World, job: JobRec, now: float) -> None:
 
 def take(world: World, job: JobRec, now: float) -> None:
     """A preemption is carried out."""
-    if partition(world, job).preempt is PreemptMode.REQUEUE and job.requeue:
+    if partition(world, job).preempt is PreemptMode.REQUEUE and job.requeue and not job.interactive:
         _requeue_running(job, now, note=PREEMPT_NOTE)
     else:
         job.preempt_at = now
@@ -287,6 +288,8 @@ def requeue(world: World, job: JobRec, *, now: float, hold: bool = False, incomp
     if world.faults.refuse_requeues > 0:
         world.faults.refuse_requeues -= 1
         raise Refusal(DISABLED)
+    if job.interactive:
+        raise Refusal(ONLY_BATCH)
     if incomplete and job.state not in {JobState.RUNNING, JobState.SUSPENDED}:
         return
     if not job.requeue:

@@ -120,7 +120,8 @@ class Runner:
     def _launch(self, world: World, job: JobRec) -> None:
         if job.launched != job.grant:
             job.launched = job.grant
-            job.steps.append(StepRec(step=BATCH, nodes=[job.batch_host], overlap=True))
+            if not job.interactive:
+                job.steps.append(StepRec(step=BATCH, nodes=[job.batch_host], overlap=True))
         for step in job.steps:
             if step.state in {StepState.WAITING, StepState.BUSY}:
                 step.state = StepState.RUNNING if rules.step_may_start(job, step) else StepState.BUSY
@@ -205,7 +206,7 @@ class Runner:
         if world.settings.proctrack is Proctrack.CGROUP:
             spare = self.children
             processes.end(lambda: processes.below([os.getpid()], spare=spare), patience_s=OVERDUE_S)
-            recovery.sweep(self.store, job.job)
+            recovery.sweep_nodes(self.store, world, job)
 
     # --- waiting
 
@@ -249,7 +250,14 @@ class Runner:
 
 def batch_env(env: dict[str, str], *, store: Store, world: World, job: JobRec) -> dict[str, str]:
     """The environment of a batch script: what was exported, and what this grant is."""
-    told = arrays.env(job) | ({"SLURM_RESTART_COUNT": str(job.restarts)} if job.restarts else {})
+    told = arrays.env(job) | ({"SLURM_RESTART_COUNT": str(job.restarts)} if job.restarts else {}) | asked_env(job)
+    batch = {"ENVIRONMENT": "BATCH", "HOSTNAME": job.batch_host, recovery.STATE: str(store.root)}
+    return env | batch | job_env(world, job) | told
+
+
+def asked_env(job: JobRec) -> dict[str, str]:
+    """What only those hear of who asked for it."""
+    told: dict[str, str] = {}
     if job.options.keys() & {"ntasks", "ntasks-per-node"}:
         total = job.options.get("ntasks") or str(len(job.nodes) * job.tasks_per_node)
         told |= {"SLURM_NTASKS": total, "SLURM_NPROCS": total}
@@ -259,8 +267,7 @@ def batch_env(env: dict[str, str], *, store: Store, world: World, job: JobRec) -
         told["SLURM_CPUS_PER_TASK"] = job.options["cpus-per-task"]
     if "open-mode" in job.options:
         told["SLURM_OPEN_MODE"] = "a" if job.append else "t"
-    batch = {"ENVIRONMENT": "BATCH", "HOSTNAME": job.batch_host, recovery.STATE: str(store.root)}
-    return env | batch | job_env(world, job) | told
+    return told
 
 
 def job_env(world: World, job: JobRec) -> dict[str, str]:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from ftsup.errors import FtsupError
-from ftsup.mockslurm import arrays, options, rules
+from ftsup.mockslurm import arrays, options, request, rules
 from ftsup.mockslurm.client import CONNECT, VERSION, Away, controller
 from ftsup.mockslurm.model import BATCH, JobRec, Task, World
 from ftsup.mockslurm.options import Parsed, fail
 from ftsup.mockslurm.store import Store
 from ftsup.mockslurm.text import instant
-from ftsup.slurm import jobs
-from ftsup.slurm.hostlist import compress, expand
+from ftsup.slurm.hostlist import compress
 
 FROM_ENV = {
     "SBATCH_ACCOUNT": "account", "SBATCH_DEBUG": "verbose", "SBATCH_DISTRIBUTION": "distribution", "SBATCH_EXCLUSIVE": "exclusive",
@@ -41,14 +38,15 @@ def main(store: Store, arguments: Sequence[str]) -> int:
     inside = options.parse(options.SBATCH, options.sbatch_lines(script))
     env = {name: os.environ[variable] for variable, name in FROM_ENV.items() if variable in os.environ}
     given = Parsed(values=_merge(inside.values, env, typed.values), rest=words)
-    job = _job(given, path)
+    name = "wrap" if given.has("wrap") else Path(path).name if path != "(null)" else "sbatch"
+    job = request.job(given, program="sbatch", name=name, script=path)
     try:
         tasks = arrays.parse(given.get("array"))[0] if given.has("array") else []
     except ValueError:
         fail("sbatch", "Batch job submission failed: Invalid job array specification")
     try:
         with controller(store) as (world, now):
-            _check(world, given, job)
+            request.check(world, given, job, program="sbatch")
             if given.has("test-only"):
                 _would_start(world, job, now)
                 return 0
@@ -111,86 +109,6 @@ def _script(typed: Parsed) -> tuple[str, str, list[str]]:
     if "\r\n" in text:
         fail("sbatch", "Batch script contains DOS line breaks (\\r\\n)", "instead of expected UNIX line breaks (\\n).")
     return text, path, typed.rest[1:]
-
-
-def _job(given: Parsed, path: str) -> JobRec:
-    """The job that these options describe, not yet numbered."""
-    per_node = _number(given, "ntasks-per-node", 0)
-    tasks = _number(given, "ntasks", 0)
-    nodes = _number(given, "nodes", -(-tasks // per_node) if tasks and per_node else 1)
-    workdir = str(Path.cwd() / given.get("chdir"))
-    shown = {key: value for key, value in given.values.items() if key != "wrap"}
-    job = JobRec(
-        job=0,
-        name=given.get("job-name") or ("wrap" if given.has("wrap") else Path(path).name if path != "(null)" else "sbatch"),
-        num_nodes=nodes,
-        submit_at=0,
-        eligible_at=0,
-        options=shown | {"submit_dir": str(Path.cwd())},
-        script=path,
-        words=given.rest,
-        workdir=workdir,
-        append=given.get("open-mode", "truncate").startswith("a"),
-        tasks_per_node=per_node or max(1, -(-tasks // nodes)),
-        requeue=not given.has("no-requeue"),
-        no_kill=given.has("no-kill") and given.get("no-kill") != "off",
-        held=given.has("hold"),
-    )
-    _set_times(job, given)
-    _set_lists(job, given)
-    return job
-
-
-def _number(given: Parsed, name: str, default: int) -> int:
-    text = given.get(name).split("-")[0]
-    if not text:
-        return default
-    if not text.isdigit() or not int(text):
-        fail(
-            "sbatch",
-            f'"{given.get(name)}" is not a valid node count' if name == "nodes" else f'Invalid numeric value "{text}" for --{name}.',
-        )
-    return int(text)
-
-
-def _set_times(job: JobRec, given: Parsed) -> None:
-    """Time limit and warning signal."""
-    if given.has("time"):
-        try:
-            job.limit_s = jobs.duration_s(given.get("time")) or None
-        except FtsupError:
-            fail("sbatch", "Invalid --time specification", code=255)
-    if given.has("signal"):
-        try:
-            warning = jobs.warning_signal(given.get("signal"))
-        except ValueError:
-            fail("sbatch", "Invalid --signal specification", code=255)
-        job.warn_signal, job.warn_s, job.warn_batch = warning.number, warning.lead_s, warning.batch
-
-
-def _set_lists(job: JobRec, given: Parsed) -> None:
-    """The nodes that it wants and does not want, the jobs that it waits for."""
-    try:
-        job.excluded, job.required = list(expand(given.get("exclude"))), list(expand(given.get("nodelist")))
-    except FtsupError:
-        fail("sbatch", f"Batch job submission failed: {rules.UNKNOWN_NODE}")
-    for clause in filter(None, given.get("dependency").replace("?", ",").split(",")):
-        kind, _, numbers = clause.partition(":")
-        if kind not in {"after", "afterany", "afterok", "afternotok"} or not re.fullmatch(r"\d+(_\d+)?(:\d+(_\d+)?)*", numbers):
-            fail("sbatch", "Batch job submission failed: Job dependency problem")
-        job.after += [(kind, one) for one in numbers.split(":")]
-
-
-def _check(world: World, given: Parsed, job: JobRec) -> None:
-    """What the controller looks at before it takes a job."""
-    rules.check_nodes(world, [*job.excluded, *job.required])
-    job.partition = given.get("partition") or world.settings.partition
-    if job.partition not in {world.settings.partition, *world.settings.partitions}:
-        options.say("sbatch", f"invalid partition specified: {given.get('partition')}")
-        raise rules.Refusal("Invalid partition name specified")
-    rules.possible(world, job)
-    if job.limit_s:
-        job.limit_s = -(-job.limit_s // world.settings.limit_unit_s) * world.settings.limit_unit_s
 
 
 def _would_start(world: World, job: JobRec, now: float) -> None:

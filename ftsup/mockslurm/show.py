@@ -61,7 +61,7 @@ def show_job(world: World, job: JobRec, *, now: float, details: bool) -> list[st
         f"UserId={_user()} {group} MCS_label=N/A",
         f"Priority={_priority(job)} Nice=0 {account}",
         f"JobState={state(job)} Reason={job.reason} Dependency={dependency}",
-        f"Requeue={int(job.requeue)} Restarts={job.restarts} BatchFlag=1 Reboot=0 ExitCode={exit_code(job)}",
+        f"Requeue={int(job.requeue)} Restarts={job.restarts} BatchFlag={int(not job.interactive)} Reboot=0 ExitCode={exit_code(job)}",
         *derived,
         f"RunTime={duration(run_s(job, now))} TimeLimit={limit} TimeMin=N/A",
         f"SubmitTime={instant(job.submit_at)} EligibleTime={'Unknown' if job.held else instant(job.eligible_at)}",

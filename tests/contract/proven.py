@@ -30,6 +30,8 @@ WORDS = {"passed": "yes", "failed": "**no**", "skipped": "left out"}
 HEADINGS = {
     "test_port": "Operations, states and refusals",
     "test_live": "Signals, limits, environments, logs, srun",
+    "test_arrays": "Job arrays",
+    "test_salloc": "Allocations by hand (salloc)",
     "test_limits": "Time limits and the warning",
 }
 INTRO = """# What was proven about Slurm, and where
@@ -54,7 +56,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 def world_of(nodeid: str) -> tuple[str, str, str] | None:
     """File, test and world in `tests/contract/test_port.py::test_x[real]`; other parameters become part of the test's name."""
-    found = re.fullmatch(r"(?:.*/)?(test_\w+)\.py::test_(\w+)\[(.+)\]", nodeid)
+    found = re.fullmatch(r"(?:[^\[]*/)?(test_\w+)\.py::test_(\w+)\[(.+)\]", nodeid)
     if not found or found[1] not in HEADINGS:
         return None
     worlds = [world for world in sorted(WORLDS, key=len, reverse=True) if found[3] == world or found[3].startswith(f"{world}-")]

@@ -16,6 +16,7 @@ from tests.contract.proven import Proof, Recorder, Session, page, world_of
         ("tests/contract/test_limits.py::test_a_limit[steps-real-cgroup]", ("test_limits", "a_limit (steps)", "real-cgroup")),
         ("tests/contract/test_proven.py::test_a_page[x]", None),
         ("tests/contract/test_proven.py::test_a_page", None),
+        ("tests/contract/test_proven.py::test_a_name[tests/contract/test_limits.py::test_a_limit[mock-steps]-found]", None),
     ],
 )
 def test_a_tests_world_is_in_its_name(nodeid, found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import yaml
 
 from ftsup import events as ev
 from ftsup.events import VerdictKind
+from ftsup.ports import JobState
 from ftsup.rundir import RunDir
 from tests.e2e.harness import CONFIG, Run, Site, merged, until
 
@@ -25,16 +27,26 @@ echo $? >> code
 
 def own_job(site: Site, *options: str, name: str = "a", **config: object) -> Run:
     """A batch script of the user's own that types `ftsup run`; its run, once it has one."""
+    work = written(site, name, **config)
+    done = site.tried("sbatch", "--parsable", *options, "own.sh", cwd=work)
+    assert done.returncode == 0, done.stderr
+    return begun(site, work)
+
+
+def written(site: Site, name: str, **config: object) -> Path:
+    """A folder of the user's."""
     work = site.folder / name
     (work / "control").mkdir(parents=True)
     (work / "c.yaml").write_text(yaml.safe_dump(merged(CONFIG, {"local_dir": str(site.folder / "local"), **config})))
     (work / "own.sh").write_text(ONES_OWN.format(python=sys.executable))
     site.give(work)
-    done = site.tried("sbatch", "--parsable", *options, "own.sh", cwd=work)
-    assert done.returncode == 0, done.stderr
-    job = done.stdout.strip()
+    return work
+
+
+def begun(site: Site, work: Path) -> Run:
+    """The run that `ftsup run` made there."""
     root = until(lambda: next(work.glob("ftsup-runs/*/*/jobs"), None), what=lambda: said(work)).parent
-    run = Run(site, work, RunDir(root), job=job)
+    run = Run(site, work, RunDir(root), job=until(lambda: (root / "jobs").read_text().split(), what=lambda: said(work))[0])
     site.runs.append(run)
     return run
 
@@ -62,6 +74,23 @@ def test_in_a_batch_script_of_ones_own_faults_are_restarts_and_a_requeue_by_slur
     assert "slurm.nodes is 1, and this allocation has 2 nodes: all of those take part" in out
     assert out.count("nothing is requeued from here") == 2  # once each time that it begins
     assert f"{run.place.id} goes on: it began in this job before Slurm requeued it" in out
+
+
+def test_in_sallocs_allocation_a_fault_is_a_restart_and_the_nodes_go_back_when_the_run_has_ended(site) -> None:
+    work = written(site, "hand")
+    argv = site.as_user(["salloc", "-N2", sys.executable, "-m", "ftsup", "run", "c.yaml"], work)
+    with (work / "slurm-salloc.out").open("w") as out, subprocess.Popen(argv, cwd=work, env=site.environ, stdout=out, stderr=out) as typed:
+        run = begun(site, work)
+        run.until_trains()
+        assert {node for event in run.events(ev.LeaderStarted) for node in event.nodes} == {"mock1", "mock2"}
+        run.rank(0).kill()
+        assert run.until_judged(1).verdict.kind is VerdictKind.RESTART
+        run.until_trains(epoch=ev.Epoch(1, 2))
+        run.finish()
+        assert typed.wait(60) == 0, said(work)
+    run.until_over()
+    assert (run.show().state, run.orders(ev.Requeue)) == (JobState.COMPLETED, [])
+    assert said(work).endswith(f"salloc: Relinquishing job allocation {run.job}\n")
 
 
 def test_ctrl_c_saves_where_the_script_can_and_a_second_one_ends_at_once(site) -> None:
