@@ -172,10 +172,19 @@ def test_a_refused_requeue_is_asked_for_again_but_not_for_ever(world):
 
 @pytest.mark.parametrize("decided", ["", "decide requeue 75;", "decide cancelled 0;"])
 def test_a_job_that_was_told_to_end_hands_it_on_and_never_comes_back(world, decided):
-    code = world.job(f'/bin/sleep 20 & trap "kill $!; {decided} exit 0" TERM; kill -TERM $PPID; wait; echo late >>calls')
+    code = world.job(f'/bin/sleep 20 & trap "kill $!; {decided} exit 0" HUP; kill -TERM $PPID; wait; echo late >>calls')
     assert code == (0 if "cancelled" in decided else 1 if decided else 143)
     assert (world.starts, world.requeues) == (1, 0)
     assert "late" not in world.calls
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_term_that_the_leader_has_answered_is_forgotten(world, answers):
+    """A leader that dies afterwards is followed by another one; and the next TERM counts."""
+    told = "heard=''; trap heard=1 HUP; kill -TERM $PPID; until [ -n \"$heard\" ]; do /bin/sleep 0.02; done"
+    answer = "kill -URG $PPID;" if answers else ""
+    code = world.job(f"case $n in 1) {told}; {answer} die ;; 2) {told}; die ;; esac; decide finished 0")
+    assert (code, world.starts, world.requeues) == (143, 2 if answers else 1, 0)
 
 
 def test_term_between_two_starts_starts_nothing_more(world):
@@ -313,7 +322,7 @@ def test_told_to_end_it_keeps_out_the_nodes_that_its_leader_did_not_live_to(worl
 
 def test_while_the_leader_hangs_as_well(world):
     """It is told to end, and does not: Slurm's KillWait would end both of them."""
-    hangs = f"{KEEP_OUT} trap '' TERM; kill -TERM $PPID; until grep -q keep_out calls; do sleep 1; done"
+    hangs = f"{KEEP_OUT} trap '' TERM HUP; kill -TERM $PPID; until grep -q keep_out calls; do sleep 1; done"
     world.program("sleep", "exec /bin/sleep 0.05")
     world.job(hangs)
     assert KEPT_OUT in world.calls
