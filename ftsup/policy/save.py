@@ -31,8 +31,8 @@ VOTE_S = 600.0
 """Ranks may evaluate first, and those that hang are found; but one that never counts a beat would be waited for without end."""
 YOUNG = 4
 """Beats after which a script that listens at every step is known to listen."""
-LOOK_S = 5.0
-"""The most that a requeue waits, after the save, for Slurm's word that the end is near."""
+LOOK_S = 15.0
+"""The most that a requeue waits, after the save, for Slurm's word that the end is near. A busy one takes its time, also for a requeue."""
 LEAVES = frozenset({Why.WARNING, Why.ASKED})
 
 

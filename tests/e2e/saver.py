@@ -3,8 +3,8 @@
 asks: asked() in the loop. Its own handler of SIGUSR1 (of SIGUSR2, where the way begins with "2"): handler saves and exits with code 3; text
 with a message; hard by os._exit(7); flag sets a flag, at which the loop saves and goes on; late looks at its flag every 20 steps; later
 too, and leaves with code 5. deaf: neither. More words: `step=` and `save=` say how long these take, `start=` what comes before the first
-step. `control/hang.<rank>`: that rank stands still, once. Each save is a line in `saves`: rank, step, where it happened, when (by the
-boot clock, as ftsup's own).
+step, `own=` after how many steps it saves by itself. `control/hang.<rank>`: that rank stands still, once. Each save is a line in `saves`:
+rank, step, where it happened, when (by the boot clock, as ftsup's own).
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ def main() -> None:
         STEP += 1
         beat(step=STEP)
         hang()
+        if STEP % TIMES.get("own", STEP + 1) == 0:
+            save("own")
         if KIND == "asks" and asked():
             save("asked")
         elif FLAG and (KIND == "flag" or STEP % 20 == 0):

@@ -32,7 +32,9 @@ def tell(site: Site, cases: list[warned.Case]) -> None:
     warned.until_requeued([run for _, run in runs], lambda run: warned.limit(run, 3600), within_s=200)
     for case, run in runs:
         step = warned.check(run, case, kill_wait_s=KILL_WAIT_S)
-        if case.moment != "save" or step is not None:
+        if case.moment == "own" and step is None:
+            warned.check_resumed_from_own(run)
+        elif case.moment != "save" or step is not None:
             warned.check_resumed(run, step)
         site.ftsup("cancel", cwd=run.work)
 
@@ -44,8 +46,7 @@ def nodes(cases: list[warned.Case]) -> int:
 @pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
 def test_each_form_of_the_warning(tmp_path, proctrack: str) -> None:
     """To the steps, to the batch script, another signal, and none at all."""
-    ways = ("handler", "asks", "flag", "hard")
-    cases = [warned.Case(way=way, form=form) for way, form in zip(ways, warned.FORMS, strict=True)]
+    cases = warned.each_form(own=proctrack == "linuxproc")
     with mock_site(tmp_path, nodes=nodes(cases), proctrack=proctrack) as site:
         tell(site, cases)
 
@@ -61,6 +62,25 @@ def test_nothing_of_the_step_dies_of_the_signal_and_no_data_loader_saves(tmp_pat
             lambda: warned.limit(run, LEAD_S + 60),
             ranks=2,
         )
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
+def test_a_script_that_is_in_a_save_of_its_own(tmp_path, proctrack: str) -> None:
+    """It saves once more, at the beat that follows; one that does not listen goes on from its own."""
+    ways = ("handler", "asks", "flag", "later")
+    cases = [warned.Case(way=way, form=form, moment="own") for way, form in zip(ways, warned.FORMS, strict=True)]
+    cases.append(warned.Case(way="deaf", moment="own"))
+    with mock_site(tmp_path, nodes=nodes(cases), proctrack=proctrack) as site:
+        tell(site, cases)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("first", range(0, AT_ONCE, BATCH))
+def test_twenty_scripts_that_ask(tmp_path, first: int) -> None:
+    cases = [warned.draw(seed + 2 * AT_ONCE, only="asks") for seed in range(first, first + BATCH)]
+    with mock_site(tmp_path, nodes=nodes(cases), proctrack="cgroup" if first % (2 * BATCH) else "linuxproc") as site:
+        tell(site, cases)
 
 
 @pytest.mark.drill

@@ -13,9 +13,10 @@ import psutil
 
 from ftsup import events as ev
 from ftsup.events import Ask, VerdictKind
+from ftsup.worker.beatfile import Phase
 from tests.e2e.harness import Run, Site, living, merged, until
 
-SCRIPT, LOADING = (Path(__file__).parent / name for name in ("saver.py", "loading.py"))
+SCRIPT, LOADING, OWN = (Path(__file__).parent / name for name in ("saver.py", "loading.py", "own.sbatch.j2"))
 WAYS = {"asks": "asked", "handler": "handler", "text": "handler", "hard": "handler", "flag": "flag", "late": "late", "later": "later"}
 """How a script saves -> what its line in `saves` says."""
 SHAPES = ((1, 2), (1, 4), (2, 1), (2, 2), (2, 3), (2, 4), (4, 1), (4, 2))
@@ -27,7 +28,7 @@ BY_HAND = frozenset({"early", "twice", "start"})
 UNTOLD = frozenset({"hang", "slow"})
 """Moments in which nothing can be saved to the end."""
 MARGIN_S = 12.0
-SOON_S = 12.0
+SOON_S = 22.0
 """From the last rank's save to the requeue: one question to Slurm, one decision on disk, on a machine that does more than that."""
 
 
@@ -41,6 +42,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Of each node."""
     step_s: float = 0.05
     moment: str = "steady"
+    template: str = ""
+    """Of the batch script."""
 
     @property
     def name(self) -> str:
@@ -50,11 +53,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def config(self, *, lead_s: int) -> dict[str, Any]:
         """What is submitted."""
         way = f"2{self.way}" if self.form == "SIGUSR2" and self.way not in {"asks", "deaf"} else self.way
-        save_s = {"save": 2.0, "slow": 600.0}.get(self.moment, 0.0)
+        save_s = {"save": 2.0, "own": 2.0, "slow": 600.0}.get(self.moment, 0.0)
         start_s = 6.0 if self.moment == "start" else 0.0
+        own = ["own=40"] if self.moment == "own" else []
         return {
-            "command": [str(SCRIPT), way, f"step={self.step_s}", f"save={save_s}", f"start={start_s}"],
-            "slurm": {"nodes": self.nodes, "signal": f"{self.form}@{lead_s}"},
+            "command": [str(SCRIPT), way, f"step={self.step_s}", f"save={save_s}", f"start={start_s}", *own],
+            "slurm": {"nodes": self.nodes, "signal": f"{self.form}@{lead_s}", "template": self.template},
             "workers_per_node": self.ranks,
             "waits": {"end_margin": f"{MARGIN_S}s", "ask": "2s"},
             "checkpoint": {"pattern": "step*", "complete": "complete"} | ({"every": "4s"} if self.moment == "save" else {}),
@@ -62,11 +66,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def draw(seed: int) -> Case:
-    """A story."""
+def draw(seed: int, *, only: str = "") -> Case:
+    """A story; `only` of scripts that save in this way."""
     dice = Random(seed)
     moment, (nodes, ranks) = MOMENTS[seed % len(MOMENTS)], dice.choice(SHAPES)
     way = "asks" if moment in {"save", "slow"} else dice.choice([*WAYS, "deaf"])
+    way = only or way
     steps = STEPS_S[:-1] if way in {"late", "later"} else STEPS_S
     form = dice.choice(FORMS[:-1] if moment in BY_HAND else FORMS)
     return Case(way=way, form=form, nodes=nodes, ranks=ranks, step_s=dice.choice(steps), moment=moment)
@@ -110,6 +115,8 @@ def reach(run: Run, case: Case) -> None:
         committed = lambda: [order.save for order in run.orders(ev.AskRanks) if order.ask is Ask.COMMIT]  # noqa: E731
         known = len(run.events(ev.SaveOver))
         run.until(lambda: committed() and len(run.events(ev.SaveOver)) >= known and max(committed()) > _through(run))
+    elif case.moment == "own":
+        run.until(lambda: Phase.CHECKPOINT in {sight.beat.phase for sight in run.sights().values()})
     elif case.moment == "hang":
         (run.work / "control" / "hang.1").touch()
     elif case.moment == "restart":
@@ -160,7 +167,7 @@ def check(run: Run, case: Case, *, kill_wait_s: float, margin_s: float = MARGIN_
         assert not [order for order in run.orders(ev.AskRanks) if order.ask is not Ask.COUNT], run.story()
     early = case.moment == "hang" and "training is saved" in first.reason  # Slurm warned before it hung
     if case.way == "deaf" or (case.moment in UNTOLD and not early):
-        assert saves(run, until_t=line.event.t) == []
+        assert {where for _, _, where in saves(run, until_t=line.event.t)} <= {"own"}, run.story()
         if "requeue instead of a restart" not in first.reason:  # of what hangs or was killed: near the end that comes at once
             assert line.event.t >= latest_t - 8.0, (line.event.t - latest_t, run.story())
         return None
@@ -171,7 +178,7 @@ def check(run: Run, case: Case, *, kill_wait_s: float, margin_s: float = MARGIN_
 
 
 def _check_saved(run: Run, case: Case, line: Any, reason: str) -> int:
-    before = saves(run, until_t=line.event.t)
+    before = [one for one in saves(run, until_t=line.event.t) if one[2] != "own"]
     newest = max(step for _, step, _ in before)
     found = [one for one in before if one[1] == newest]
     every = range(case.nodes * case.ranks)
@@ -182,6 +189,20 @@ def _check_saved(run: Run, case: Case, line: Any, reason: str) -> int:
     over_t = max(event.t for event in (*run.events(ev.SaveOver), *run.events(ev.AttemptOver)) if event.t <= line.event.t)
     assert line.event.t - over_t <= SOON_S, run.story()
     return newest
+
+
+def check_resumed_from_own(run: Run) -> None:
+    """The next grant goes on from a save that the script made by itself."""
+    run.until(lambda: any(event.epoch.grant == 2 for event in run.events(ev.CheckpointPicked)))
+    picked = next(event for event in run.events(ev.CheckpointPicked) if event.epoch.grant == 2)
+    assert picked.step in {step for _, step, where in saves(run) if where == "own"}, run.story()
+
+
+def each_form(*, own: bool) -> list[Case]:
+    """Each form of the warning, for a script that saves in another way; `own`: with a batch script of one's own for `B:`."""
+    ways = ("handler", "asks", "flag", "hard")
+    template = {"B:SIGUSR1": str(OWN)} if own else {}
+    return [Case(way=way, form=form, template=template.get(form, "")) for way, form in zip(ways, FORMS, strict=True)]
 
 
 def check_resumed(run: Run, step: int | None) -> None:

@@ -110,6 +110,17 @@ def test_what_slurm_said_since_the_warning_counts_when_it_is_silent_after_the_sa
     assert "the end is 14 min away: training goes on" in world.news[0]
 
 
+@pytest.mark.parametrize("script", LISTENS)
+def test_a_busy_controller_is_waited_for_so_that_a_signal_by_hand_requeues_nothing(script: str) -> None:
+    world = limited(900, script=script, rules=replace(RULES, ask_s=1000.0)).warn(30)
+    world.at(28, lambda: setattr(world, "slurm_takes_s", 8.0))
+    world.at(29, world.ask_slurm).at(100, lambda: setattr(world, "slurm_takes_s", 0.0))
+    requeued(world)
+    assert len(world.saves) == 2
+    assert world.t > BEGAN + 900 - RULES.warning_s
+    assert [text for text in world.news if "training goes on" in text]
+
+
 @pytest.mark.parametrize("script", [*LISTENS, DEAF])
 @pytest.mark.parametrize("takes_s", [4.0, 8.0, 25.0])
 @pytest.mark.parametrize("asked_before_s", [1.0, 3.0])

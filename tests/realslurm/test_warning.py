@@ -41,8 +41,7 @@ def check(site: RealSite, case: warned.Case, run: Run, *, margin_s: float) -> No
 def test_each_form_of_the_warning_and_who_can_be_asked(cluster: str, request) -> None:
     """As Slurm itself sends it: 0 to 20 s after the start. Who cannot be asked is requeued in time."""
     site = request.getfixturevalue(cluster)
-    ways = ("handler", "asks", "flag", "hard")
-    cases = [warned.Case(way=way, form=form) for way, form in zip(ways, warned.FORMS, strict=True)]
+    cases = warned.each_form(own=cluster == "real_cgroup")
     cases.append(warned.Case(way="deaf"))
     margin_s = 60.0
     runs = [(case, submit(site, case, lead_s=100, minutes=2, waits={"end_margin": f"{margin_s}s"})) for case in cases]
