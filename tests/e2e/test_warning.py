@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ftsup import events as ev
 from tests.e2e import warned
 from tests.e2e.harness import Site, mock_site
 
@@ -90,3 +93,43 @@ def test_any_script_warned_in_any_moment(tmp_path, first: int, proctrack: str) -
     cases = [warned.draw(seed + AT_ONCE * (proctrack == "cgroup")) for seed in range(first, first + BATCH)]
     with mock_site(tmp_path, nodes=nodes(cases), proctrack=proctrack) as site:
         tell(site, cases)
+
+
+SILENT = """#!/bin/sh
+case "${{FTSUP_LOCAL:+$*}}" in *"show config"*) echo "Unable to contact slurm controller (connect failure)" >&2; exit 1 ;; esac
+exec {scontrol} "$@"
+"""
+"""To those who ask from the batch step."""
+ENDS = """
+import os, pathlib, signal, sys, time
+from ftsup_worker import beat
+
+def save(*_):
+    time.sleep(1)
+    pathlib.Path("control", "saved." + os.environ["RANK"]).touch()
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+step = 0
+while True:
+    step += 1
+    beat(step=step)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.drill
+def test_ranks_hear_of_the_end_in_time_where_slurm_never_said_its_kill_wait(tmp_path) -> None:
+    """It is shorter than the usual one, and only the step's tasks get SIGTERM; a rank that saves then takes a second."""
+    with mock_site(tmp_path, nodes=1, kill_wait_s=9, proctrack="cgroup") as site:
+        scontrol = Path(site.environ["PATH"].split(":")[0], "scontrol")
+        scontrol.rename(scontrol.with_name("answers"))
+        scontrol.write_text(SILENT.format(scontrol=scontrol.with_name("answers")))
+        scontrol.chmod(0o755)
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / "ends.py").write_text(ENDS)
+        run = site.submit(command=["ends.py"], resume_args=[], checkpoint={"dir": ""}, grace="20s")
+        run.until_trains()
+        assert run.events(ev.SlurmSaid) == []
+        site.run("scontrol", "requeue", run.job)
+        run.until(lambda: {path.name for path in run.work.glob("control/saved.*")} == {"saved.0", "saved.1"}, within_s=20)
