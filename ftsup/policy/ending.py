@@ -334,6 +334,9 @@ SUPERSEDED = Verdict(
 
 def superseded(state: State, event: ev.Superseded, _rules: Rules) -> Change:
     """The run directory shows it where Slurm cannot."""
+    if state.stage is Stage.REQUEUE:  # what we asked for has begun
+        state = replace(state, seen=True, signalled=True, deadline_t=None)
+        return state, (decide(state), *leaves(state), ev.Quit(code=0))
     if state.stage not in BEFORE_END | {Stage.TERMED}:
         return state, ()
     return close(state, replace(SUPERSEDED, reason=f"{event.why}: the ranks of this grant end here"), event.t)

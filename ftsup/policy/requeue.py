@@ -70,7 +70,7 @@ def said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return finding.said(replace(state, end_t=event.t + ending.TERMED_S), event, rules)
     if event.state in BROKEN and not event.completing:  # nothing is left to lead, and the run is not over
         return replace(state, deadline_t=None), (*ending.leaves(state), ev.Quit(code=1))
-    if not event.requeueable and not event.completing and not state.chain:
+    if not event.requeueable and (state.taken or not event.completing) and not state.chain:
         return _chain(state, "the job is not requeueable", event.t)
     return state, ()
 

@@ -7,6 +7,7 @@
     COMPLETING   the restart count moved: somebody else's requeue (a preemption, an administrator, a node that was drained or is down)
                  preempted: its PreemptMode is CANCEL, and the requeue is ours
                  TimeLimit: the limit came before our requeue, which is made good
+                 NodeDown, and it may not be requeued: another job of this run follows
                  no sign of any of these: cancelled, and never again
     no answer    nothing is requeued; `unexplained.json` in the run directory says so, and `ftsup watch` reads it
 
@@ -27,6 +28,8 @@ from ftsup.policy.state import Stage, State
 
 Change = tuple[State, tuple[LeaderOrder, ...]]
 
+NODE_DOWN = "NodeDown"
+"""Slurm's reason for a job that it ends since one of its nodes does not answer any more (NODE_FAIL, once it has ended)."""
 SCRIPT = "SIGHUP"
 """What the batch script hands on to the leader when it gets SIGTERM."""
 ALONE_S = 10.0
@@ -126,6 +129,8 @@ def said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return ending.close(
             state, Verdict(kind=VerdictKind.STOP, reason="its deadline (--deadline) ended the job", rule="time limit"), event.t
         )
+    if event.completing and event.reason == NODE_DOWN and not event.requeueable:
+        return _node_lost(state, event.t, rules)
     if event.completing:
         return _completing(state, event)
     if event.state in LIVES and event.preempted:
@@ -161,16 +166,22 @@ def _timed_out(state: State, t: float, rules: Rules) -> Change:
     return ending.leave(state, t, rules, f"{reason}: we requeue it now")
 
 
-def _bring_back(state: State, t: float, rules: Rules, reason: str) -> Change:
-    """Requeue for a preemption: that is nobody's fault, and spends no budget but the hard cap."""
+def _node_lost(state: State, t: float, rules: Rules) -> Change:
+    """Slurm requeues what may be requeued by itself; this job may not, and its successor is to be submitted while we live."""
+    reason = "Slurm has lost a node of the job, and ended the job"
+    return _bring_back(replace(state, taken=True, chain=True), t, rules, f"{reason}: another job of this run follows", why=reason)
+
+
+def _bring_back(state: State, t: float, rules: Rules, reason: str, *, why: str = "preempted: another job got our nodes") -> Change:
+    """Requeue for what is nobody's fault, such as a preemption: it spends no budget but the hard cap."""
     wish = state.wish
     if wish is not None and wish.request in {Request.STOP, Request.PAUSE}:
-        return ending.close(state, ending.wished(wish, "another job got its nodes (preemption)"), t)
+        return ending.close(state, ending.wished(wish, f"when its job ended ({why})"), t)
     kind = VerdictKind.REQUEUE
     if not rules.can_requeue:
-        kind, reason = VerdictKind.STOP, "preempted: another job got our nodes, and slurm.requeue is off"
+        kind, reason = VerdictKind.STOP, f"{why}, and slurm.requeue is off"
     elif state.history.attempts >= rules.policy.hard_cap:
-        kind, reason = VerdictKind.STOP, f"preempted, after {state.history.attempts} attempts in this run (policy.hard_cap)"
+        kind, reason = VerdictKind.STOP, f"{why}, after {state.history.attempts} attempts in this run (policy.hard_cap)"
     return ending.close(state, Verdict(kind=kind, reason=reason, rule=ending.PREEMPTED), t)
 
 

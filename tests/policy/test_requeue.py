@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from msgspec.structs import replace
 
@@ -34,7 +36,7 @@ def no(op: str, kind: str = "Refused") -> ev.SlurmFailed:
     return ev.SlurmFailed(op=op, kind=kind, why="Requested operation is presently disabled")
 
 
-def count(desk: Desk, kind: type) -> int:
+def count_of(desk: Desk, kind: type) -> int:
     return sum(isinstance(order, kind) for order in desk.all)
 
 
@@ -104,7 +106,7 @@ def test_a_leader_that_takes_over_looks_before_it_asks_again() -> None:
     assert desk.kinds() == ["Decide", "AskSlurm"]
     desk.tell(SHOWS)
     assert desk.kinds() == ["Shown"]
-    assert count(desk, ev.Requeue) == 1
+    assert count_of(desk, ev.Requeue) == 1
 
 
 def test_what_else_fails_changes_nothing() -> None:
@@ -132,7 +134,7 @@ def test_a_job_that_may_not_be_requeued_is_followed_by_another() -> None:
     assert desk.orders[-1] == ev.Requeue(chain=True)
     desk.tell(ev.Chained(job="8"))
     assert desk.kinds() == ["Decide", "Leave", "Leave", "Quit"]
-    assert count(desk, ev.Requeue) == 2
+    assert count_of(desk, ev.Requeue) == 2
 
 
 def test_refused_again_and_again_is_followed_by_another_job_as_well() -> None:
@@ -172,15 +174,32 @@ def test_requeued_by_somebody_while_a_successor_was_asked_for() -> None:
     assert desk.kinds() == ["Shown"]
 
 
-def test_a_chained_world_goes_on_in_other_jobs_whatever_dies() -> None:
-    world = World(steps=60, rules=replace(RULES, chain=True)).start()
+@pytest.mark.parametrize("nth", range(5))
+@pytest.mark.parametrize("why", ["configured", "refused"])
+def test_a_chained_world_goes_on_in_one_other_job_whatever_dies(nth: int, why: str) -> None:
+    """The leader is killed at the n-th line from the decision on; the child that submits goes on, and its answer is lost."""
+    configured = why == "configured"
+    world = World(steps=60, rules=replace(RULES, chain=configured)).start()
+    world.requeueable = configured
     world.limit(70)
-    world.die_after = lambda line: any(isinstance(order, ev.Requeue) for order in line.orders)
+    lines = count(-nth)
+    deciding = (ev.Decide, ev.Requeue, ev.AskSlurm, ev.Quit)
+    world.die_after = lambda line: any(isinstance(order, deciding) for order in line.orders) and world.state.verdict and next(lines) == 0
     world.run(limit_s=2000)
+    assert world.die_after is None or nth > 1, "it was killed"
     assert world.over is not None
-    assert world.over.kind is VerdictKind.FINISHED
-    assert world.successors == ["8"], "killed after it was submitted, and before that was logged"
-    assert world.requeues == []
+    assert (world.over.kind, world.successors) == (VerdictKind.FINISHED, ["8"])
+    assert not configured or world.requeues == []
+
+
+@pytest.mark.parametrize("rules", [RULES4, CHAINS])
+def test_what_was_asked_for_and_has_begun_already_is_not_asked_for_again(rules: Rules) -> None:
+    """The log of the run has another leader in it; Slurm may have forgotten the successor by now."""
+    desk = requeueing(rules).tell(ev.Superseded(why="job 8 leads"))
+    assert desk.kinds() == ["Decide", "Leave", "Leave", "Quit"]
+    assert desk.orders[0].done
+    desk.tell(ev.Tick(), after=1000.0)
+    assert count_of(desk, ev.Requeue) == 1
 
 
 def test_a_world_that_refuses_requeues_chains() -> None:

@@ -60,6 +60,7 @@ def test_a_word_lies_in_the_run_directory_until_it_is_known() -> None:
         (ev.SlurmSaid(state="PENDING", restarts=1), VerdictKind.REQUEUE, "elsewhere", "requeued by somebody else"),
         (replace(ENDS, preempted=True), VerdictKind.REQUEUE, "preempted", "PreemptMode=CANCEL"),
         (ev.SlurmSaid(state="PREEMPTED", preempted=True), VerdictKind.REQUEUE, "preempted", "PreemptMode=CANCEL"),
+        (replace(ENDS, reason="NodeDown", requeueable=False), VerdictKind.REQUEUE, "preempted", "another job of this run follows"),
         (replace(ENDS, reason="TimeLimit"), VerdictKind.REQUEUE, "time limit", "before a requeue was asked for"),
         (ev.SlurmSaid(state="TIMEOUT"), VerdictKind.REQUEUE, "time limit", "before a requeue was asked for"),
         (ev.SlurmSaid(state="DEADLINE"), VerdictKind.STOP, "time limit", "deadline"),
@@ -69,6 +70,25 @@ def test_each_cause_by_what_slurm_says(said: ev.SlurmSaid, kind: VerdictKind, ru
     found = verdict(told().tell(said))
     assert (found.kind, found.rule) == (kind, rule)
     assert words in found.reason
+
+
+def test_what_slurm_ends_for_a_lost_node_and_does_not_requeue_has_a_successor_at_once() -> None:
+    lost = replace(ENDS, reason="NodeDown", requeueable=False)
+    desk = told().tell(lost, DONE)
+    assert given(desk, ev.Requeue) == [ev.Requeue(chain=True, ended=True)]
+    desk.tell(ev.Chained(job="8"))
+    assert desk.kinds() == ["Decide", "Leave", "Leave", "Quit"]
+    off = told(Desk(OFF).running()).tell(lost)
+    assert (verdict(off).kind, "slurm.requeue is off" in verdict(off).reason) == (VerdictKind.STOP, True)
+    itself = told().tell(replace(lost, requeueable=True))
+    assert itself.state.verdict is None, "its restart count will move"
+
+
+def test_preempted_and_not_requeueable_it_has_a_successor_before_it_has_ended() -> None:
+    """A submit plugin has taken --requeue away, and PreemptMode is CANCEL."""
+    taken = replace(ENDS, preempted=True, requeueable=False)
+    desk = told().tell(taken, DONE, ev.SlurmFailed(op="requeue", kind="Refused", why="disabled"), taken, DONE)
+    assert given(desk, ev.Requeue) == [ev.Requeue(ended=True), ev.Requeue(chain=True, ended=True)]
 
 
 def test_it_may_complete_before_anybody_has_told_us() -> None:
