@@ -14,7 +14,7 @@ import psutil
 from ftsup import events as ev
 from ftsup.events import Verdict
 from ftsup.ports import JobState
-from tests.e2e import warned
+from tests.e2e import plainly, warned
 from tests.e2e.harness import Run, Site, for_s, until
 
 CASE = warned.Case(ranks=1)
@@ -155,6 +155,25 @@ def stays_cancelled(runs: list[Run], *, requeue_wait_s: float) -> None:
         assert job.state in ENDS, run.story()
         assert not job.completing, run.story()
         assert not list(run.site.processes(f"FTSUP_MARK={run.place.id}/")), run.story()
+
+
+def array_cancelled(site: Site, *, requeue_wait_s: float) -> None:
+    """Of five tasks three run at once. One is cancelled, and no other notices; one is on its way back, and then all are cancelled."""
+    first, second, third, fourth, fifth = tasks = plainly.submit(site, nodes=1, array="1-5%3")
+    for task in (first, second, third):
+        plainly.until_runs(task)
+    assert (fourth.show().state, fifth.show().state) == (JobState.PENDING, JobState.PENDING)
+    site.run("scancel", second.job)
+    plainly.until_runs(fourth)
+    assert second.until_ended().state in ENDS
+    for task in (first, third, fourth):
+        assert (task.show().state, task.show().restarts) == (JobState.RUNNING, 0)
+        assert (len(task.launches()), task.incidents(), task.orders(ev.Decide)) == (1, [], []), task.story()
+    site.run("scontrol", "requeue", first.job)
+    first.until(lambda: first.show().restarts)
+    site.run("scancel", first.job.partition("_")[0])
+    stays_cancelled(tasks, requeue_wait_s=requeue_wait_s)
+    assert [len(task.launches()) for task in tasks[:4]] == [1, 1, 1, 1]
 
 
 def kill(process: psutil.Process, number: signal.Signals = signal.SIGTERM) -> None:

@@ -7,7 +7,7 @@ import pytest
 from ftsup import events as ev
 from ftsup.events import VerdictKind
 from tests.e2e import stops
-from tests.e2e.harness import for_s, mock_site
+from tests.e2e.harness import BEGIN_WAIT_S, for_s, mock_site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -62,3 +62,7 @@ def test_suspended_and_signalled_by_hand(site) -> None:
     run.until_ended()
     assert stops.verdicts(run)[-1].kind is VerdictKind.CANCELLED
     stops.told(run, "SIGTERM was sent to the batch script by hand")
+
+
+def test_an_array_and_a_task_of_it_are_cancelled_for_good(wide_site) -> None:
+    stops.array_cancelled(wide_site, requeue_wait_s=BEGIN_WAIT_S)

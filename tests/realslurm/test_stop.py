@@ -125,11 +125,15 @@ def test_the_time_limit_came_before_a_requeue(own_site) -> None:
     assert stops.verdicts(run)[-1].kind is VerdictKind.REQUEUE
 
 
+def cancelling(proctrack: str) -> Plan:
+    everywhere = f"main Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE DefaultTime=10"
+    return Plan(proctrack=proctrack, nodes=NODES, partitions=(everywhere,), users=True)
+
+
 @pytest.mark.drill
 @pytest.mark.parametrize("first", [0, 6, 12])
 def test_scancel_at_drawn_moments(first: int, own_site) -> None:
-    everywhere = f"main Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE DefaultTime=10"
-    site = own_site(Plan(proctrack="cgroup", nodes=NODES, partitions=(everywhere,), users=True))
+    site = own_site(cancelling("cgroup"))
     cancels = [stops.Cancel(seed) for seed in range(first, first + (8 if first == 12 else 6))]
     runs = [cancel.submit(site) for cancel in cancels]
     for cancel, run in zip(cancels, runs, strict=True):
@@ -143,3 +147,9 @@ def test_scancel_at_drawn_moments(first: int, own_site) -> None:
         site.cluster.thaw("slurmctld")
         cancel.scancel(run)
     stops.stays_cancelled(runs, requeue_wait_s=BACK_S)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
+def test_an_array_and_a_task_of_it_are_cancelled_for_good(proctrack: str, own_site) -> None:
+    stops.array_cancelled(own_site(cancelling(proctrack)), requeue_wait_s=BACK_S)
