@@ -235,6 +235,8 @@ def _job(one: Any) -> Job:  # noqa: ANN401 - the library's
             num_nodes=int(one.num_nodes),
             run_s=float(one.run_time or 0),
             limit_s=float(limit) * _MINUTE_S if isinstance(limit, int) else None,
+            ends_in_s=_ends_in_s(one) if word == JobState.RUNNING.value else None,
+            preempted=bool(getattr(one, "preempt_time", None)),
             exit_code=one.exit_code,
             exit_signal=one.exit_code_signal or None,
             requeueable=bool(one.is_requeueable),
@@ -243,6 +245,16 @@ def _job(one: Any) -> Job:  # noqa: ANN401 - the library's
         )
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise Unreadable(f"pyslurm showed a job that we cannot read ({error})", hint=_HINT) from error
+
+
+def _ends_in_s(one: Any) -> float | None:  # noqa: ANN401 - the library's
+    """Until EndTime, which a preemption with grace moves. The library counts the run time by this host's clock, from the start or a resume."""
+    end, began, ran_s = getattr(one, "end_time", None), getattr(one, "start_time", None), float(one.run_time or 0)
+    if resumed := getattr(one, "suspend_time", None):
+        began, ran_s = resumed, ran_s - (getattr(one, "pre_suspension_time", None) or 0)
+    if not end or not began or (not isinstance(one.time_limit, int) and end - began > jobs.YEAR_S):
+        return None
+    return max(float(end - began - ran_s), 0.0)
 
 
 def _node(one: Any) -> Node:  # noqa: ANN401 - the library's

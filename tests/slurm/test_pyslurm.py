@@ -114,6 +114,35 @@ def test_a_running_job_is_read():
     assert (job.limit_s, job.run_s, job.reason, job.name, job.job_id) == (3600.0, 30.0, "", "two words", "12")
 
 
+START = 1_800_000_000
+
+
+@pytest.mark.parametrize(
+    "fields, left_s, preempted",
+    [
+        ({}, 3570.0, False),
+        ({"end_time": START + 50, "preempt_time": START + 30}, 20.0, True),
+        ({"end_time": START + 3700, "suspend_time": START + 110, "pre_suspension_time": 10, "run_time": 40}, 3560.0, False),
+        ({"end_time": START + 10}, 0.0, False),
+        ({"end_time": START + 365 * 86400, "time_limit": "UNLIMITED"}, None, False),
+        ({"end_time": START + 50, "preempt_time": START + 30, "time_limit": "UNLIMITED"}, 20.0, True),
+        ({"end_time": None}, None, False),
+        ({"state": "COMPLETING", "end_time": START + 30, "preempt_time": START + 30}, None, True),
+        ({"state": "PREEMPTED", "end_time": START + 30, "preempt_time": START + 30}, None, True),
+    ],
+)
+def test_when_it_ends_and_whether_for_another_job(fields, left_s, preempted):
+    """PreemptTime, and EndTime: a preemption's grace moves it, a suspension as well."""
+    job = port(JOB, **fields)[2].show("12")
+    assert (job.ends_in_s, job.preempted) == (left_s, preempted)
+
+
+def test_a_version_without_these_fields_says_nothing_of_them():
+    old = {name: value for name, value in JOB.items() if not name.endswith(("end_time", "suspend_time", "preempt_time", "suspension_time"))}
+    job = port(old)[2].show("12")
+    assert (job.ends_in_s, job.preempted, job.run_s) == (None, False, 30.0)
+
+
 @pytest.mark.parametrize("excluded", [["n[3-4]"], ["n3", "n4"], "n[3-4]"])
 def test_host_lists_are_texts_in_one_version_and_lists_in_another(excluded):
     assert port(JOB, excluded_nodes=excluded)[2].show("12").excluded == ("n3", "n4")
