@@ -248,7 +248,7 @@ def _job(one: Any) -> Job:  # noqa: ANN401 - the library's
 
 
 def _ends_in_s(one: Any) -> float | None:  # noqa: ANN401 - the library's
-    """Until EndTime, which a preemption with grace moves. The library counts the run time by this host's clock, from the start or a resume."""
+    """Until EndTime, which a preemption with grace moves. Its run time is by this host's clock, from the start or a resume."""
     end, began, ran_s = getattr(one, "end_time", None), getattr(one, "start_time", None), float(one.run_time or 0)
     if resumed := getattr(one, "suspend_time", None):
         began, ran_s = resumed, ran_s - (getattr(one, "pre_suspension_time", None) or 0)
