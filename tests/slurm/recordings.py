@@ -8,7 +8,7 @@ from pathlib import Path
 from ftsup.proc import Done
 
 DATA = Path(__file__).parent.parent / "data" / "slurm"
-VERSIONS = ("22.05", "24.11")
+VERSIONS = ("22.05", "24.11", "26.05")
 
 
 def text(version: str, name: str) -> str:

@@ -13,7 +13,7 @@ from ftsup.ports import JobState, NodeState
 from ftsup.slurm import accounting, jobs, jsonjobs
 from tests.slurm.recordings import DATA, VERSIONS, text
 
-AS_JSON = {"22.05": "squeue-{}.json", "24.11": "job-{}.json"}
+AS_JSON = {"22.05": "squeue-{}.json", "24.11": "job-{}.json", "26.05": "job-{}.json"}
 WRAPPED = "module: slurm/prod loaded {\n*** maintenance on Monday: JobState=FAILED ***\n{}\n"
 STATES = {
     "running": (JobState.RUNNING, False, 0, ("n1", "n2")),
@@ -76,6 +76,7 @@ def test_json_says_the_same_as_the_text(version, name):
 def test_both_layouts_of_json_are_recorded():
     assert {version for version, _ in JSONS} == set(VERSIONS)
     assert {name for version, name in JSONS if version == "24.11"} == set(STATES) - {"pending"}
+    assert {name for version, name in JSONS if version == "26.05"} == set(STATES)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -96,7 +97,7 @@ def test_nodes_drained_and_down(version):
         "n4": NodeState.DOWN,
     }
     assert found["n3"].reason.startswith("fan 2 broken, State=IDLE")
-    read = jsonjobs.parse_nodes(text(version, {"22.05": "sinfo.json", "24.11": "nodes.json"}[version]))
+    read = jsonjobs.parse_nodes(text(version, "sinfo.json" if version == "22.05" else "nodes.json"))
     assert [(node.name, node.state, node.cpus) for node in read] == [(node.name, node.state, node.cpus) for node in found.values()]
 
 
