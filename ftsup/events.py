@@ -539,6 +539,8 @@ class AvoidSet(Event, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     let_in: tuple[str, ...] = ()
     """All but these: too few nodes would remain."""
+    unsure: str = ""
+    """Which wish of the job's decides which nodes can run it, and could not be judged."""
 
 
 class Decided(Event, frozen=True, kw_only=True):

@@ -67,6 +67,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     partition: str = ""
     """Several with commas while it waits."""
+    constraint: str = ""
+    """--constraint, as Slurm prints it."""
+    gres: str = ""
+    """What it wants of each node beside CPUs and memory: `gres:gpu:4`."""
+    required: tuple[str, ...] = ()
+    """--nodelist."""
+    unclear: str = ""
+    """Another wish that decides which nodes can run it, in Slurm's words: a reservation, GPUs for all of the job."""
 
     @property
     def held(self) -> bool:
@@ -100,6 +108,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     gpus: int = 0
     cpus: int = 0
+    features: tuple[str, ...] = ()
+    gres: str = ""
+    """Slurm's words: `gpu:a100:4(S:0-1),shard:16`."""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,9 @@ def listed(state: State, event: ev.AvoidSet) -> State:
 
 def let_in_news(event: ev.AvoidSet) -> ev.Notify:
     """Too few nodes would remain."""
-    return ev.Notify(kind="requeue", text=f"{', '.join(event.let_in)} may be used again: without them too few nodes remain for this job")
+    text = f"{', '.join(event.let_in)} may be used again: without them too few nodes remain for this job"
+    unsure = f" (which nodes can run it is not clear from {event.unsure}: only such as it had were counted)" if event.unsure else ""
+    return ev.Notify(kind="requeue", text=text + unsure)
 
 
 def unlisted(state: State) -> State:

@@ -69,6 +69,7 @@ YEAR_S = 300 * 86400.0
 _NO_DURATION = {"UNLIMITED", "INFINITE", "INVALID", "N/A", "NONE", "UNKNOWN", "NOT_SET", "PARTITION_LIMIT", ""}
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^,:()]+)?:(\d{1,4})(?=[(,]|$)", re.ASCII)
 _SECONDS = re.compile(r"(\d+)(?:\s*sec)?", re.ASCII)
+_UNCLEAR = ("Reservation", "TresPerJob", "TresPerSocket", "TresPerTask", "ClusterFeatures")
 _SIGNAL = re.compile(r"(?:([BR]{1,2}):)?(\w+)(?:@(\d{1,5}))?", re.IGNORECASE | re.ASCII)
 _JOB_ID = re.compile(r"\d{1,10}(?:_\d{1,10})?", re.ASCII)
 _SUBMITTED = re.compile(r"(\d{1,10})(?:;[\w.-]+)?", re.ASCII)
@@ -259,6 +260,10 @@ def _job(fields: dict[str, str], *, now: str) -> Job:
             requeueable=fields.get("Requeue", "1") == "1",
             name=fields.get("JobName", ""),
             partition=fields.get("Partition", ""),
+            constraint=_said(fields, "Features"),
+            gres=_said(fields, "TresPerNode"),
+            required=expand(fields.get("ReqNodeList", "")),
+            unclear=next((f"{name}={text}" for name in _UNCLEAR if (text := _said(fields, name))), ""),
         )
     except (KeyError, ValueError, IndexError) as error:
         raise Unreadable(f"scontrol show job printed a job that we cannot read ({error}): {shortened(str(fields))}") from error
@@ -277,7 +282,13 @@ def _node(fields: dict[str, str]) -> Node:
         reason="" if reason in NOTHING else reason,
         gpus=gpus_in(fields.get("Gres", "")),
         cpus=int(cpus) if cpus.isdigit() else 0,
+        features=tuple(filter(None, _said(fields, "ActiveFeatures").split(","))),
+        gres=_said(fields, "Gres"),
     )
+
+
+def _said(fields: dict[str, str], name: str) -> str:
+    return "" if (text := fields.get(name, "")) in NOTHING else text
 
 
 def gpus_in(gres: str) -> int:

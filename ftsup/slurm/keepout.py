@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from ftsup.errors import Refused, SlurmError
 from ftsup.ports import Job, NodeState, Slurm
+from ftsup.slurm.fits import Fitting, able
 
 
 class KeptOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +23,8 @@ class KeptOut(msgspec.Struct, frozen=True, kw_only=True):
     """These are on the job's exclusion list."""
     let_in: tuple[str, ...] = ()
     """These are not: too few nodes would remain."""
+    unsure: str = ""
+    """Which wish of the job's could not be judged: only nodes like its own were counted as such that can run it."""
 
 
 class Requeued(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,21 +71,29 @@ def keep_out(slurm: Slurm, job_id: str, *, nodes: Sequence[str], drop: Sequence[
 
 
 def spared(slurm: Slurm, job: Job, *, nodes: Sequence[str], others: Collection[str]) -> KeptOut:
-    """How many of `nodes` can be kept out beside `others`, given what the job's partition has now."""
+    """How many of `nodes` can be kept out beside `others`, given what the job's partition has now. What it names itself it cannot spare."""
     try:
-        usable = _usable(slurm, job)
+        usable = _usable(slurm, job, known={*job.nodes, *nodes})
     except Refused:  # a partition that is not ours to see: nobody knows how many there are
         usable = None
-    return KeptOut(nodes=tuple(nodes)) if usable is None else fitting(nodes, others=others, usable=usable, needed=job.num_nodes)
+    named = tuple(name for name in nodes if name in job.required)
+    nodes = [name for name in nodes if name not in named]
+    if usable is None:
+        return KeptOut(nodes=tuple(nodes), let_in=named)
+    found = fitting(nodes, others=others, usable=usable.nodes, needed=job.num_nodes)
+    return replace(found, let_in=(*named, *found.let_in), unsure=usable.unsure if found.let_in else "")
 
 
-def _usable(slurm: Slurm, job: Job) -> frozenset[str] | None:
+def _usable(slurm: Slurm, job: Job, *, known: Collection[str]) -> Fitting | None:
     """The nodes of the job's partition that can run it; None where that cannot be told."""
     wanted = set(job.partition.split(","))
     names = {name for partition in slurm.partitions() if partition.name in wanted for name in partition.nodes}
     if not names:
         return None
-    return frozenset(node.name for node in slurm.nodes() if node.name in names and node.state is NodeState.UP)
+    nodes = [node for node in slurm.nodes() if node.name in names]
+    found = able(job, nodes, known=known)
+    up = {node.name for node in nodes if node.state is NodeState.UP}
+    return replace(found, nodes=tuple(name for name in found.nodes if name in up))
 
 
 def fitting(nodes: Sequence[str], *, others: Collection[str], usable: Collection[str], needed: int) -> KeptOut:

@@ -242,6 +242,7 @@ def _job(one: Any) -> Job:  # noqa: ANN401 - the library's
             requeueable=bool(one.is_requeueable),
             name=one.name or "",
             partition=getattr(one, "partition", "") or "",
+            unclear="pyslurm does not tell",
         )
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise Unreadable(f"pyslurm showed a job that we cannot read ({error})", hint=_HINT) from error
@@ -267,6 +268,8 @@ def _node(one: Any) -> Node:  # noqa: ANN401 - the library's
             reason="" if reason in NOTHING else reason,
             gpus=sum(_count(number) for name, number in gres.items() if str(name).split(":")[0] == "gpu"),
             cpus=int(one.total_cpus or 0),
+            features=tuple(getattr(one, "active_features", None) or ()),
+            gres=",".join(f"{name}:{_count(number)}" for name, number in gres.items()),
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise Unreadable(f"pyslurm showed a node that we cannot read ({error})", hint=_HINT) from error

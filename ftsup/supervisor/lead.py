@@ -572,7 +572,7 @@ class Lead:
 
     def _kept(self, found: KeptOut) -> list[LeaderEvent]:
         self._keep(f"keepout.{self.grant.restarts}.json", b"")
-        return [ev.AvoidSet(nodes=found.nodes, let_in=found.let_in)]
+        return [ev.AvoidSet(nodes=found.nodes, let_in=found.let_in, unsure=found.unsure)]
 
     def _chain(self, now: float) -> None:
         """The same script once more, after us: looked for before it is submitted, whoever did that."""
@@ -580,7 +580,8 @@ class Lead:
         def follows(found: Successor) -> list[LeaderEvent]:
             self.clerk.ask("add_line", now=self.clock.now(), limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=found.job)
             kept = found.kept_out
-            heard: list[LeaderEvent] = [ev.AvoidSet(nodes=kept.nodes, let_in=kept.let_in)] if kept.nodes or kept.let_in else []
+            avoided = ev.AvoidSet(nodes=kept.nodes, let_in=kept.let_in, unsure=kept.unsure)
+            heard: list[LeaderEvent] = [avoided] if kept.nodes or kept.let_in else []
             return [*heard, ev.Chained(job=found.job)]
 
         number = self.grant.environ.get("SLURM_JOB_ID", self.grant.job)

@@ -258,6 +258,12 @@ def test_one_that_has_no_room_is_told_and_used() -> None:
     assert again.state.stage is Stage.GATHER
 
 
+def test_where_it_is_not_clear_which_nodes_can_run_it_that_is_told() -> None:
+    desk = requeueing(avoided=("n2",)).tell(SHOWS, ev.AvoidSet(nodes=(), let_in=("n2",), unsure="--constraint=[a|b]"))
+    (text,) = [order.text for order in desk.orders if isinstance(order, ev.Notify)]
+    assert text.endswith("(which nodes can run it is not clear from --constraint=[a|b]: only such as it had were counted)")
+
+
 def test_a_list_that_slurm_has_is_not_written_again() -> None:
     desk = requeueing(avoided=("n2",))
     desk.state = replace(desk.state, exclusions=replace(desk.state.exclusions, listed=("n2",)))
