@@ -501,7 +501,7 @@ class World:
             node.state = None
 
     def _see(self, node: Node, act: nodestate.LookAt) -> None:
-        late_s = self.late_s.get(node.name, 0.0)
+        late_s = self.late_s.get(node.name, 0.0) if act.path else 0.0
         why = f"{act.path}: 0 files here" if late_s > 60.0 else ""
         seen = nodestate.FilesSeen(t=self.t, epoch=act.epoch, why=why)
         if late_s:

@@ -104,8 +104,6 @@ def _prepare(state: State, order: ev.Prepare, _rules: Rules) -> Change:
 
 
 def _look_at(state: State) -> Change:
-    if state.path is None or state.files is None:
-        return _ready(state)
     return replace(state, stage=Stage.LOOK), (LookAt(epoch=state.epoch, path=state.path, files=state.files),)
 
 

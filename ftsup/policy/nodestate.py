@@ -171,11 +171,11 @@ class RunSetup(Act, frozen=True, kw_only=True):
 
 
 class LookAt(Act, frozen=True, kw_only=True):
-    """See whether the checkpoint's files are here; wait a while for a slow disk to show them."""
+    """See whether what ranks need is here: the run directory, for which one waits, and the checkpoint's files, for which a while."""
 
     epoch: Epoch
-    path: str
-    files: ev.Files
+    path: str | None = None
+    files: ev.Files | None = None
 
 
 class FindPort(Act, frozen=True, kw_only=True):

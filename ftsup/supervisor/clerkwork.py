@@ -102,9 +102,11 @@ class Work:
         """Copy a folder of evidence, file by file; how many files."""
         return copy_folder(Path(source), Path(target))
 
-    def see(self, *, folder: str, name: str, files: dict[str, Any]) -> str:
-        """What differs between a checkpoint as it is seen here and where it was picked. Empty: nothing."""
-        return difference(RealDisk(), Path(folder), name, msgspec.convert(files, Files))
+    def see(self, *, worker: str, folder: str = "", name: str = "", files: dict[str, Any] | None = None) -> str | None:
+        """What differs between a checkpoint as it is seen here and where it was picked. Empty: nothing; None: the run directory is gone."""
+        if not Path(worker).is_dir():
+            return None
+        return "" if files is None else difference(RealDisk(), Path(folder), name, msgspec.convert(files, Files))
 
     def logs(self, *, out: str, target: str, final: bool = False) -> bool:
         """Bring ranks' output over; whether there is more."""

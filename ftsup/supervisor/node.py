@@ -393,12 +393,14 @@ class NodeSupervisor:
             return
         act, until_t = self.seeing
         self.see_t = None
-        folder = Path(self.config.workdir) / self.config.checkpoint.dir
 
         def seen(answer: object) -> list[Happening]:
-            if self.seeing is None or self.seeing[0] is not act:
+            if self.seeing is None or self.seeing[0] is not act or self.state.stage is not Stage.LOOK:
                 return []
             now = self.clock.now()
+            if answer is None:  # nothing can be launched, and nobody is to blame: the leader's own limit is the end of it
+                self.seeing, self.see_t = (act, now + self.config.waits.files_s), now + SEE_S
+                return []
             if answer and now < until_t and not isinstance(answer, ClerkFailed):
                 self.see_t = min(now + SEE_S, until_t)
                 return []
@@ -406,15 +408,14 @@ class NodeSupervisor:
             waited = f"after {self.config.waits.files_s:g} s (waits.files): " if answer else ""
             return [nodestate.FilesSeen(t=now, epoch=act.epoch, why=f"{waited}{answer}" if answer else "")]
 
-        self.clerk.ask(
-            "see",
-            now=now,
-            limit_s=max(until_t - now, SEE_S),
-            then=seen,
-            folder=str(folder),
-            name=str(Path(act.path).relative_to(folder)),
-            files=msgspec.to_builtins(act.files),
-        )
+        self.clerk.ask("see", now=now, limit_s=max(until_t - now, SEE_S), then=seen, worker=str(self.run_dir.worker), **self._files(act))
+
+    def _files(self, act: nodestate.LookAt) -> dict[str, Any]:
+        """The checkpoint's, for the clerk."""
+        if act.path is None or act.files is None:
+            return {}
+        folder = Path(self.config.workdir) / self.config.checkpoint.dir
+        return {"folder": str(folder), "name": str(Path(act.path).relative_to(folder)), "files": msgspec.to_builtins(act.files)}
 
     def _find_port(self, act: nodestate.FindPort, now: float) -> None:
         address = launch.meeting_address(own_addresses(), nodes=len(self.place.nodes), hint=act.hint)

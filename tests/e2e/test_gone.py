@@ -47,3 +47,20 @@ def test_run_directory_is_gone_while_ranks_train(site) -> None:
     assert run.until_over().exit_code == 0
     assert run.launches() == [ev.Epoch(1, 1)]
     sound(run)
+
+
+@pytest.mark.drill
+def test_run_directory_is_gone_while_a_rank_dies(site) -> None:
+    """What ranks import lies in it: nothing can be launched, nobody is blamed, and once it is back training goes on."""
+    run = site.submit()
+    run.until_trains(more=12)
+    with gone(run):
+        run.rank(1).kill()
+        run.until(lambda: own(run, ev.AttemptOver))
+        with for_s(12.0):  # longer than a launch waits for the mirror
+            pass
+    assert run.until_trains(epoch=ev.Epoch(1, 2)) == ev.Epoch(1, 2)
+    run.finish()
+    assert run.until_over().exit_code == 0
+    assert len(run.incidents()) == 1
+    sound(run, told=[r"what +rank 1 .*SIGKILL"])

@@ -28,7 +28,9 @@ def test_the_grace_and_the_wait_for_a_word_fit_the_clusters_kill_wait(kill_wait_
     """
     rules = replace(RULES, grace_s=60.0, kill_wait_s=20.0)
     bench = Bench()
-    bench.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(nodestate.SetupEnded(t=0.0))
+    bench.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(nodestate.SetupEnded(t=0.0)).happen(
+        nodestate.FilesSeen(t=0.0, epoch=ONE)
+    )
     bench.order(ev.Launch(node="n1", epoch=ONE, node_rank=0, nodes=1, address="a", port=1, kill_wait_s=kill_wait_s))
     told, _ = noding.step(bench.state, nodestate.Signal(t=1.0, warning=False), rules)
     until_t = noding.told_until_t(told, rules)

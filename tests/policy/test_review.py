@@ -234,7 +234,9 @@ class Bench:
         return [type(act.event if isinstance(act, nodestate.Tell) else act).__name__ for act in self.acts]
 
     def running(self) -> Bench:
-        self.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(nodestate.SetupEnded(t=0.0))
+        self.order(ev.Prepare(node="n1", epoch=ONE, node_rank=0)).happen(nodestate.SetupEnded(t=0.0)).happen(
+            nodestate.FilesSeen(t=0.0, epoch=ONE)
+        )
         self.order(ev.Launch(node="n1", epoch=ONE, node_rank=0, nodes=1, address="a", port=1))
         assert self.state.stage is NodeStage.RUNNING
         return self
@@ -243,7 +245,7 @@ class Bench:
 @pytest.mark.parametrize(
     "order, then",
     [
-        (ev.Prepare(node="n1", epoch=Epoch(1, 2), node_rank=0), ["AttemptOver", "FindPort"]),
+        (ev.Prepare(node="n1", epoch=Epoch(1, 2), node_rank=0), ["AttemptOver", "LookAt"]),
         (ev.Stop(node="n1", epoch=Epoch(1, 2), grace_s=1.0), ["AttemptOver", "AttemptOver"]),
     ],
 )
@@ -261,7 +263,8 @@ def test_node_setup_never_runs_twice_at_once() -> None:
     assert bench.kinds() == ["RunSetup"]
     bench.order(ev.Stop(node="n1", epoch=ONE, grace_s=1.0)).order(ev.Prepare(node="n1", epoch=Epoch(1, 2), node_rank=1))
     assert bench.acts == ()
-    assert bench.happen(nodestate.SetupEnded(t=9.0)).kinds() == ["Prepared"]
+    assert bench.happen(nodestate.SetupEnded(t=9.0)).kinds() == ["LookAt"]
+    assert bench.happen(nodestate.FilesSeen(t=9.0, epoch=Epoch(1, 2))).kinds() == ["Prepared"]
 
 
 def test_a_requeue_that_was_not_taken_is_asked_for_again() -> None:

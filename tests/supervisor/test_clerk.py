@@ -295,10 +295,15 @@ def test_the_clerk_brings_logs_and_looks_at_checkpoints(desk, tmp_path):
     (tmp_path / "step1").mkdir()
     (tmp_path / "step1" / "a").write_bytes(b"abc")
     files = msgspec.to_builtins(files_of(RealDisk(), tmp_path / "step1"))
-    desk.ask("see", folder=str(tmp_path), name="step1", files=files)
+    see = {"worker": str(tmp_path), "folder": str(tmp_path), "name": "step1"}
+    desk.ask("see", **see, files=files)
     assert desk.answer() == ""
-    desk.ask("see", folder=str(tmp_path), name="step1", files=files | {"digest": "other"})
+    desk.ask("see", **see, files=files | {"digest": "other"})
     assert desk.answer() == f"{tmp_path}/step1: 1 file with 3 bytes here, 1 file with 3 bytes where it was picked"
+    desk.ask("see", worker=str(tmp_path))
+    assert desk.answer() == ""
+    desk.ask("see", **see | {"worker": str(tmp_path / "gone")}, files=files)
+    assert desk.answer() is None
 
 
 @pytest.mark.parametrize(
