@@ -176,9 +176,14 @@ def cgroups(facts: Facts) -> Iterator[Finding]:
         yield ok("memory and CPUs are confined by cgroups")
 
 
+PROLOGS = ("PrologSlurmctld", "Prolog", "TaskProlog", "SrunProlog")
+
+
 def prologs(facts: Facts) -> Iterator[Finding]:
     """Scripts of the site that run before ours."""
-    found = [f"{key}={value}" for key in ("PrologSlurmctld", "Prolog", "TaskProlog", "SrunProlog") if (value := facts.cluster.word(key))]
+    # Since 23.02 a site may have several of some, and each is shown by its number: Prolog[0].
+    shown = [key for name in PROLOGS for key in facts.cluster.settings or {} if key.partition("[")[0] == name]
+    found = [f"{key}={value}" for key in shown if (value := facts.cluster.word(key))]
     limit_s = facts.cluster.seconds("PrologEpilogTimeout")
     hello_s = facts.config.waits.hello_s
     if found and limit_s is not None and hello_s < limit_s < 65534:  # noqa: PLR2004 - Slurm's "no limit"

@@ -60,7 +60,7 @@ _FREE_TEXT |= {"Extra", "OS"}
 """What people write: the value goes to the end of its line, and no field is looked for in it."""
 _ONE_LINE = re.compile(r"\s(?:Job)?State=")
 """In a record's first line: it was printed with `--oneliner`, and no empty line follows."""
-_SETTING = re.compile(r"([A-Za-z]\w*)\s*= ?(.*)")
+_SETTING = re.compile(r"([A-Za-z]\w*(?:\[\d+\])?)\s*= ?(.*)")
 _AS_OF = "Configuration data as of"
 _LAST_OF_CONFIG = "Slurmctld("
 _DURATION = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)

@@ -115,6 +115,7 @@ CAUSES = [
     ("cgroups", with_setting(ConstrainRAMSpace="no"), "note", "ConstrainRAMSpace is no"),
     ("cgroups", with_config(slurm(mem_bytes=None)), "note", "slurm.mem is not set"),
     ("prologs", with_setting(Prolog="/etc/p"), "note", "Prolog=/etc/p runs on each node"),
+    ("prologs", with_setting(**{"Prolog[0]": "/etc/p", "Prolog[1]": "/etc/q"}), "note", "Prolog[0]=/etc/p, Prolog[1]=/etc/q runs"),
     ("prologs", with_setting(Prolog="/etc/p", PrologEpilogTimeout="600 sec"), "warning", "may take 10min (PrologEpilogTimeout)"),
     ("submit-plugins", with_setting(JobSubmitPlugins="lua"), "note", "JobSubmitPlugins is lua"),
     ("account", with_setting(AccountingStorageEnforce="associations"), "note", "slurm.account is not set"),

@@ -161,6 +161,11 @@ def test_a_banner_changes_nothing():
     assert jobs.parse_config(BANNER + said("config.txt")) == jobs.parse_config(said("config.txt"))
 
 
+def test_a_setting_that_may_be_there_several_times_is_shown_by_its_number():
+    text = said("config.txt").replace("Prolog   ", "Prolog[0]")
+    assert jobs.parse_config(text.replace("Prolog[0]               = (null)", "Prolog[0]               = /etc/p"))["Prolog[0]"] == "/etc/p"
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", BANNER, "No jobs in the system", "<html>503</html>"])
 def test_silence_is_unreadable(text):
     with pytest.raises(Unreadable):
