@@ -335,6 +335,8 @@ SUPERSEDED = Verdict(
 def superseded(state: State, event: ev.Superseded, _rules: Rules) -> Change:
     """The run directory shows it where Slurm cannot."""
     if state.stage is Stage.REQUEUE:  # what we asked for has begun
+        if state.seen and state.signalled:  # known, and we leave already
+            return state, ()
         state = replace(state, seen=True, signalled=True, deadline_t=None)
         return state, (decide(state), *leaves(state), ev.Quit(code=0))
     if state.stage not in BEFORE_END | {Stage.TERMED}:
