@@ -176,6 +176,7 @@ class Lead:
         follows = self._follows() if self.state.job not in {"", grant.job} and not continued else Standing()
         if follows.elder:
             say(f"job {follows.elder} leads this run already: this one, {grant.job}, is one too many, and ends")
+            self._keep(f"decision.{grant.restarts}.json", requeueing.one_too_many(follows.elder))  # or bash would start us again
             self._close()
             return 0
         self._show_port(self.clock.now())

@@ -42,6 +42,11 @@ def decision(order: ev.Decide, state: State) -> bytes:
     return msgspec.json.encode(found) + b"\n"
 
 
+def one_too_many(elder: str) -> bytes:
+    """`decision.json` of a job that another one of its run makes needless."""
+    return msgspec.json.encode({"verdict": "stop", "code": 0, "done": True, "reason": f"job {elder} leads this run"}) + b"\n"
+
+
 def spool(order: ev.Decide, state: State) -> Spool | None:
     """What others are to carry out where we cannot; None: nothing."""
     verdict = order.verdict

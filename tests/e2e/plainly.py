@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def submit(site: Site, **slurm: object) -> list[Run]:
-    """Submit it, as a user would: one run, or one for each task of `array`, which share `control`."""
+def submit(site: Site, *, setup: str = "", more: Mapping[str, object] | None = None, **slurm: object) -> list[Run]:
+    """Submit it, as a user would: one run, or one for each task of `array`, which share `control`. `more`: of the configuration."""
     work: Path = site.folder / "a"
     (work / "control").mkdir(parents=True)
-    settings = merged(PLAIN, {"local_dir": str(site.folder / "local"), "slurm": slurm})
+    settings = merged(PLAIN, {"local_dir": str(site.folder / "local"), "setup": setup, "slurm": slurm, **(more or {})})
     (work / "c.yaml").write_text(yaml.safe_dump(settings))
     site.give(work)
     said = site.ftsup("submit", "c.yaml", "--cluster", "slurm", cwd=work).splitlines()

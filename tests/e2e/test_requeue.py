@@ -56,6 +56,9 @@ def test_refused_for_good_another_job_follows(site) -> None:
     until_runs(later, epoch=ev.Epoch(2, 1))
     assert run.show().state is JobState.COMPLETED
     assert not run.place.requeue.exists()
+    twice = site.run("sbatch", "--parsable", str(run.place.script), run.job).strip()  # by somebody who had looked before
+    run.until(lambda: site.slurm.show(twice).state is JobState.COMPLETED)
+    assert run.output().count(f"job {after} leads this run already: this one, {twice}, is one too many, and ends") == 1
     later.finish()
     assert later.until_over().restarts == 0
     assert run.place.jobs.read_text().split() == [run.job, after]

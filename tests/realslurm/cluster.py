@@ -75,6 +75,10 @@ class Plan:
     proctrack: str = "linuxproc"
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Lines of slurm.conf, added or in place of ours; `{folder}` in a value is the cluster's own."""
+    each: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What is added to the line of a node: `Feature=a100`."""
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What lies beside slurm.conf, such as a site's job_submit.lua."""
     cores: bool = False
     """Whether control groups hold a step to its CPUs as well; then no node may have more than the machine."""
     partitions: tuple[str, ...] = (MAIN,)
@@ -481,7 +485,8 @@ def _write_configuration(folder: Path, plan: Plan) -> Path:
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
     for node, port in zip(plan.nodes, ports[1:], strict=True):
-        lines.append(f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname=localhost Port={port} CPUs={plan.cpus} RealMemory=16000")
+        line = f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname=localhost Port={port} CPUs={plan.cpus} RealMemory=16000"
+        lines.append(f"{line} {plan.each.get(node, '')}")
     lines += [f"PartitionName={each} State=UP DefMemPerCPU=100" for each in plan.partitions]
     for name in ("state", "orders", *(f"spool-{node}" for node in plan.nodes)):
         (folder / name).mkdir()
@@ -495,6 +500,8 @@ def _write_configuration(folder: Path, plan: Plan) -> Path:
             *(["ConstrainCores=yes"] if plan.cores else []),
         ]
         (folder / "cgroup.conf").write_text("\n".join(["CgroupPlugin=cgroup/v1", *constrain, ""]))
+    for name, text in plan.files.items():
+        (folder / name).write_text(text)
     conf = folder / "slurm.conf"
     conf.write_text("\n".join(lines) + "\n")
     return conf

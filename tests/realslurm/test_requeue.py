@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,29 @@ def test_a_task_that_cannot_be_requeued_is_followed_by_one_job(real) -> None:
     first.finish()
     after.until_over()
     second.until_over()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    "wish, unsure",
+    [({"constraint": "a100"}, ""), ({"gres": "fast:2"}, ""), ({"constraint": "[a100|v100]"}, "--constraint=[a100|v100]")],
+    ids=["feature", "gres", "brackets"],
+)
+def test_enough_nodes_that_can_run_it_remain(own_site, wish: dict[str, str], unsure: str) -> None:
+    """Two of four nodes have what the job asks for, and it needs both: neither can be kept out. One that needs one is rid of the other."""
+    each = {"n1": "Feature=a100 Gres=fast:2", "n2": "Feature=a100 Gres=fast:2", "n3": "Gres=fast:1", "n4": "Feature=other"}
+    gres = "NodeName=n[1-2] Name=fast Count=2\nNodeName=n3 Name=fast Count=1\n"
+    plan = Plan(settings={"GresTypes": "fast"}, each=each, files={"gres.conf": gres}, users=True)
+    if "v100" in str(wish):
+        plan = replace(plan, each={**each, "n3": "Feature=v100 Gres=fast:1"})
+    site = own_site(plan)
+    (run,) = submit(site, nodes=2, extra=wish)
+    until_runs(run)
+    assert nodes(run) == [("n1", "n2")]
+    asked(run, "--avoid", "n1")
+    until_runs(run, epoch=ev.Epoch(2, 1))
+    assert "n1 may be used again: without them too few nodes remain for this job" in run.output()
+    assert (f"is not clear from {unsure}" in run.output()) == bool(unsure)
+    assert run.show().excluded == ()
+    run.finish()
+    assert run.until_over().restarts == 1
