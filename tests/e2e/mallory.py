@@ -85,6 +85,17 @@ def knock(context: zmq.Context[zmq.Socket[bytes]], *, port: int, seconds: float)
     return {"tried": tried}
 
 
+def pulse(context: zmq.Context[zmq.Socket[bytes]], *, port: int, seconds: float, times: int) -> dict[str, object]:
+    """Knock for a while and rest for a while, again and again; when it knocked, by the clock that all processes share."""
+    spans, tried = [], 0
+    for _ in range(times):
+        began = time.monotonic()
+        tried += knock(context, port=port, seconds=seconds)["tried"]
+        spans.append((began, time.monotonic()))
+        time.sleep(seconds)
+    return {"spans": spans, "tried": tried}
+
+
 def listen(_context: object, *, port: int) -> None:
     """The leader's port is its own now: whoever comes hears a greeting, and then what nobody of the run says."""
     with socket.create_server(("", port)) as listener:
@@ -155,7 +166,9 @@ def main(act: str) -> None:
             os.setgroups([])
             os.setgid(UID)
             os.setuid(UID)
-        sys.stdout.write(json.dumps({"plant": plant, "knock": knock, "look": look, "listen": listen}[act](context, **given)))
+        sys.stdout.write(
+            json.dumps({"plant": plant, "knock": knock, "look": look, "pulse": pulse, "listen": listen}[act](context, **given))
+        )
 
 
 if __name__ == "__main__":

@@ -141,6 +141,7 @@ PATIENT = {"back_off": "4s", "leaders": 20, "starts": 20, "crashes": 20, "hangs"
 PHASES = (ev.StartStep, ev.Prepare, ev.Launch)
 
 
+@pytest.mark.drill
 def test_a_supervisor_is_killed_before_the_launch_and_the_leader_while_it_takes_evidence(real) -> None:
     run = real.submit(slurm={"nodes": 2}, workers_per_node=1, node_setup="sleep 1")
     ordered(run, ev.Prepare)
