@@ -13,18 +13,27 @@ import pytest
 from tests.realslurm import cluster
 from tests.realslurm.cluster import MAIN, Plan
 
-PREEMPTED = ("n5", "n6")
+GRACE_S = 3
+LESSER = {
+    "low": ("n5", "REQUEUE", 0),
+    "lowgrace": ("n6", "REQUEUE", GRACE_S),
+    "lowcancel": ("n7", "CANCEL", 0),
+    "lowcancelgrace": ("n8", "CANCEL", GRACE_S),
+}
+"""Partitions whose jobs are preempted: node, PreemptMode, GraceTime."""
+PREEMPTED = tuple(node for node, _, _ in LESSER.values())
 LIVED_IN = Plan(
     nodes=(*cluster.NODES, *PREEMPTED),
     settings={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"},
     partitions=(
         f"{MAIN} PreemptMode=OFF",
         "short Nodes=n1,n2,n3,n4 MaxTime=1 DefaultTime=1 PreemptMode=OFF",
-        "low Nodes=n5,n6 PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 DefaultTime=10",
-        "lowgrace Nodes=n5,n6 PriorityTier=1 PreemptMode=REQUEUE GraceTime=20 DefaultTime=10",
-        "lowcancel Nodes=n5,n6 PriorityTier=1 PreemptMode=CANCEL GraceTime=0 DefaultTime=10",
-        "lowcancelgrace Nodes=n5,n6 PriorityTier=1 PreemptMode=CANCEL GraceTime=20 DefaultTime=10",
-        "high Nodes=n5,n6 PriorityTier=10 PreemptMode=OFF DefaultTime=10",
+        *(
+            f"{name} Nodes={node} PriorityTier=1 PreemptMode={mode} GraceTime={s} DefaultTime=10"
+            for name, (node, mode, s) in LESSER.items()
+        ),
+        f"high Nodes={','.join(PREEMPTED)} PriorityTier=10 PreemptMode=OFF DefaultTime=10",
+        f"higher Nodes={','.join(PREEMPTED)} PriorityTier=20 PreemptMode=OFF DefaultTime=10",
     ),
     users=True,
 )
