@@ -21,7 +21,9 @@ def follow(before: State, state: State, t: float, rules: Rules) -> Change:
     """What the last event means for it."""
     if not rules.no_progress_s or not rules.watched:
         return state, ()
-    if before.epoch.grant != state.epoch.grant or before.best_step != state.best_step or state.unknown:
+    if state.unknown:  # a time that moved with every tick would be a line of the log a tick
+        return replace(state, stuck_t=None), ()
+    if before.unknown or before.epoch.grant != state.epoch.grant or before.best_step != state.best_step:
         return replace(state, stuck_t=t + rules.no_progress_s), ()
     if state.stuck_t is None or t < state.stuck_t or state.stage in AT_END:
         return state, ()

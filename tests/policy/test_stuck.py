@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from ftsup import events as ev
 from ftsup.policy.machine import next_deadline, step
 from ftsup.policy.state import State
+from ftsup.policy.stuck import follow as stuck_follow
 from tests.world import RULES, World
 
 
@@ -66,3 +67,12 @@ def test_where_nobody_wants_it_or_steps_are_unknown_nothing_is_told(world, rules
     world.rules = replace(world.rules, **rules)
     after(world, 500)
     assert stuck(world) == []
+
+
+def test_while_steps_are_unknown_a_tick_changes_nothing_and_once_they_are_known_the_time_begins():
+    rules = replace(RULES, no_progress_s=600.0, hello_s=1e6)
+    begun = step(State(), ev.LeaderStarted(t=1000.0, job="7", restarts=0, host="n1", pid=1, nodes=("n1",)), rules).state
+    unknown = step(replace(begun, unknown=True, ask_t=None), ev.Tick(t=1001.0), rules).state
+    assert step(unknown, ev.Tick(t=1002.0), rules).state == unknown
+    assert unknown.stuck_t is None
+    assert stuck_follow(unknown, replace(unknown, unknown=False), 1003.0, rules)[0].stuck_t == 1603.0
