@@ -37,6 +37,8 @@ class ClerkFailed(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     why: str
+    late: bool = False
+    """The disk has not said no: nobody has answered."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
@@ -237,7 +239,8 @@ class Clerk(Generic[T]):
         waiting = list(self._queue)[1 if self._busy else 0 :]
         for request in [request for request in waiting if now >= request.until_t]:
             self._queue.remove(request)
-            found.append(request.then(ClerkFailed(what=request.what, why=f"not begun within {request.limit_s:g} s: {self._absence()}")))
+            why = f"not begun within {request.limit_s:g} s: {self._absence()}"
+            found.append(request.then(ClerkFailed(what=request.what, why=why, late=True)))
         return found
 
     def _absence(self) -> str:
@@ -266,7 +269,7 @@ class Clerk(Generic[T]):
 
     def _fail(self, request: _Request[T], why: str, *, kind: str) -> T:
         self._note(request.what, why, kind=kind)
-        return request.then(ClerkFailed(what=request.what, why=why))
+        return request.then(ClerkFailed(what=request.what, why=why, late=kind in {_DIED, _HANGS}))
 
     def _note(self, what: str, why: str, *, kind: str) -> None:
         kept = self._wrong.get(kind, {})

@@ -104,8 +104,12 @@ class Work:
 
     def see(self, *, worker: str, folder: str = "", name: str = "", files: dict[str, Any] | None = None) -> str | None:
         """What differs between a checkpoint as it is seen here and where it was picked. Empty: nothing; None: the run directory is gone."""
-        if not Path(worker).is_dir():
+        try:
+            Path(worker).stat()
+        except FileNotFoundError:
             return None
+        except OSError:  # ranks may fare better, or say it better
+            pass
         return "" if files is None else difference(RealDisk(), Path(folder), name, msgspec.convert(files, Files))
 
     def logs(self, *, out: str, target: str, final: bool = False) -> bool:

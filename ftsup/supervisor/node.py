@@ -398,7 +398,7 @@ class NodeSupervisor:
             if self.seeing is None or self.seeing[0] is not act or self.state.stage is not Stage.LOOK:
                 return []
             now = self.clock.now()
-            if answer is None:  # nothing can be launched, and nobody is to blame: the leader's own limit is the end of it
+            if answer is None or (isinstance(answer, ClerkFailed) and answer.late):  # nobody is to blame: the leader's limit ends it
                 self.seeing, self.see_t = (act, now + self.config.waits.files_s), now + SEE_S
                 return []
             if answer and now < until_t and not isinstance(answer, ClerkFailed):

@@ -19,7 +19,7 @@ import pytest
 from ftsup import events as ev
 from ftsup.ports import JobState
 from tests.e2e.harness import Run, carrying, for_s, living, words
-from tests.e2e.sound import sound
+from tests.e2e.sound import explained, sound
 from tests.realslurm.badly import AWAY, ONE, TWO, away, failed, ordered, script, three
 from tests.realslurm.cluster import REQUEUE_WAIT_S
 
@@ -186,6 +186,8 @@ def test_somebody_is_killed_in_each_phase(real, kill) -> None:
     assert run.until_over().exit_code == 0
     assert run.grants() == 2
     sound(run)
+    word = "the leader died " if kill is kill_leader else "the supervisor of "
+    assert any(word in line for line in explained(run))
 
 
 # Nodes that are ill -------------------------------------------------------------------------------------------------------
@@ -220,6 +222,7 @@ def test_a_node_whose_prolog_fails(own_site, open_folder, node, flags) -> None:
     assert node not in run.events(ev.LeaderStarted)[-1].nodes
     run.finish()
     assert run.until_over().exit_code == 0
+    sound(run, told=[r"what +n2 never said hello"] if run.incidents() else [])  # else Slurm found it out before there was a leader
 
 
 @pytest.mark.drill

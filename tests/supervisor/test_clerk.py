@@ -181,6 +181,7 @@ def test_a_hanging_disk_costs_its_request_and_one_clerk(desk, tmp_path):
     first = desk.clerk.pid
     desk.until(lambda: len(desk.answers) == 2, dt=0.1)
     assert "no answer within 1 s" in desk.answers[0][1].why
+    assert desk.answers[0][1].late
     assert desk.answers[1][1] is None
     assert desk.clerk.pid != first
     desk.until(lambda: proctree.read(first) is None)
