@@ -136,7 +136,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     """A plain number, also of an array's task."""
     words: tuple[str, ...] = ()
-    """What the script was given."""
+    """What the script was given. Since 24.11 Slurm does not show it: then, while it waits for one other job alone, that job."""
 
 
 class Slurm(Protocol):

@@ -1,7 +1,7 @@
 """The successor of a job that Slurm does not requeue: exactly one other job of the same script, which begins when this one has ended.
 
-A successor's script is given the job that it follows as its one word, and Slurm shows both: who was killed after sbatch had taken it,
-or never heard the answer, finds it by these. Built of the port's own calls.
+A successor's script is given the job that it follows as its one word. Slurm shows both, or (since 24.11) the job that it waits for: who
+was killed after sbatch had taken it, or never heard the answer, finds it by these. Built of the port's own calls.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ftsup.ports import Found, JobState, Slurm
+from ftsup.ports import Found, Job, JobState, Slurm
 from ftsup.slurm import hostlist
 from ftsup.slurm.keepout import KeptOut, spared
 
@@ -34,10 +34,13 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The job that it follows was cancelled, after this one had been submitted."""
 
 
-def standing(slurm: Slurm, *, before: str, number: int, script: Path) -> Standing:
-    """Whether the job `number` may lead the run, which `before` led last, by our own record: what Slurm has forgotten counts as well."""
+def standing(slurm: Slurm, *, before: str, number: int, script: Path, follows: str = "") -> Standing:
+    """Whether the job `number` may lead the run, which `before` led last, by our own record: what Slurm has forgotten counts as well.
+
+    `follows`: its script's word, as the script was given it.
+    """
     last, found = slurm.show(before), slurm.find(script)
-    follows = next((one.words[0] for one in found if int(one.job_id) == number and one.words), "")
+    follows = follows or next((one.words[0] for one in found if int(one.job_id) == number and one.words), "")
     earlier = [one for one in found if int(one.job_id) < number]
     elder = next((one.job_id for one in earlier if follows and one.words[:1] == (follows,)), "")
     if not elder and follows and _number(follows) < _number(before):
@@ -72,7 +75,12 @@ def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Se
 def _later(slurm: Slurm, job_id: str, *, number: int, script: Path) -> list[Found]:
     """Those that follow the job, or one that does. What was submitted twice for an earlier job, and ends at once, is none of them."""
     later = [one for one in slurm.find(script) if int(one.job_id) > number]
-    return [one for one in later if not one.words or _number(one.words[0]) >= _number(job_id)]
+    return [one for one in later if (_number(one.words[0]) >= _number(job_id) if one.words else _may_follow(slurm.show(one.job_id)))]
+
+
+def _may_follow(job: Job) -> bool:
+    """Of which Slurm does not show what it follows: it may be of use, or tells that nothing is wanted any more."""
+    return job.lives or job.state is JobState.CANCELLED
 
 
 def _eldest(slurm: Slurm, job_id: str, later: Sequence[Found]) -> str:

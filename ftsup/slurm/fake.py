@@ -113,6 +113,8 @@ class FakeSlurm:
     """Empty: there is one, main, with all nodes."""
     gpus: int = 0
     """Of each node."""
+    shows_words: bool = True
+    """What a script was given is to be seen; not since Slurm 24.11."""
     _ids: Iterable[int] = field(default_factory=lambda: itertools.count(1))
 
     # What a test does.
@@ -285,8 +287,13 @@ class FakeSlurm:
     def find(self, script: Path) -> list[Found]:
         """By the path that was submitted."""
         self._answers()
-        of_it = {record.job_id: words_of(" ".join((record.script, *record.words)), script) for record in self.jobs.values()}
-        return [Found(job_id=job_id.replace("_", ""), words=words) for job_id, words in of_it.items() if words is not None]
+        found = []
+        for record in self.jobs.values():
+            words = words_of(" ".join((record.script, *(record.words if self.shows_words else ()))), script)
+            if words is not None:
+                waits = record.after if record.state is JobState.PENDING and self._waits(record) else ()
+                found.append(Found(job_id=record.job_id.replace("_", ""), words=words if self.shows_words else waits))
+        return found
 
     def config(self) -> dict[str, str]:
         """`settings`."""
@@ -385,8 +392,12 @@ class FakeSlurm:
             record.preempt_s, record.exit_signal = None, 15
             self._end(record, JobState.PREEMPTED, takes_s=self.completing_s)
 
+    def _waits(self, record: Record) -> bool:
+        """For a job that has not ended."""
+        return any(job in self.jobs and (self.jobs[job].state not in FINISHED or self.jobs[job].completing) for job in record.after)
+
     def _start(self, record: Record) -> None:
-        if any(job in self.jobs and (self.jobs[job].state not in FINISHED or self.jobs[job].completing) for job in record.after):
+        if self._waits(record):
             record.eligible_s = self.now_s + 1.0
             return
         free = [name for name in self.names if name not in record.excluded and self._node(name).state is NodeState.UP]

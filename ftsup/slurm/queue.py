@@ -21,7 +21,8 @@ _TAIL = 3
 """So many names, from the end of its path, tell a script from all others: a run directory's are unique on a site."""
 _ROW = re.compile(r"\d{1,10}(?:_\d{1,10})?\|", re.ASCII)
 
-COMMANDS = ("squeue", "--me", "--noheader", "--states=all", "--format=%A|%o")
+_AFTER = re.compile(r"afterany:(\d{1,10}(?:_\d{1,10})?)\(\w+\)", re.ASCII)
+COMMANDS = ("squeue", "--me", "--noheader", "--states=all", "--format=%A|%E|%o")
 
 
 def parse_queue(text: str) -> list[Job]:
@@ -53,10 +54,16 @@ def _job(line: str) -> Job:
 
 
 def parse_commands(text: str, *, script: Path) -> list[Found]:
-    """Those of the script, oldest first, in what `COMMANDS` printed: the path as it was submitted, and after a blank the script's words."""
-    rows = [line.strip().partition("|") for line in text.splitlines()]
-    found = {number: words for number, _, command in rows if number.isdecimal() and (words := words_of(command, script)) is not None}
-    return [Found(job_id=number, words=found[number]) for number in sorted(found, key=int)]
+    """Those of the script, oldest first, in what `COMMANDS` printed: the path as submitted, in old versions the script's words."""
+    found: dict[int, Found] = {}
+    for line in text.splitlines():
+        number, _, rest = line.strip().partition("|")
+        after, _, command = rest.partition("|")
+        words = words_of(command, script)
+        if number.isdecimal() and words is not None:
+            waits = _AFTER.fullmatch(after)
+            found[int(number)] = Found(job_id=number, words=words or ((waits[1],) if waits else ()))
+    return [found[number] for number in sorted(found)]
 
 
 def words_of(command: str, script: Path) -> tuple[str, ...] | None:

@@ -45,6 +45,7 @@ _OURS = (
     "FTSUP_LEADER",
     "FTSUP_NODES",
     "FTSUP_RUN",
+    "FTSUP_FOLLOWS",
     "FTSUP_LOCAL",
     "FTSUP_GUARD",
     places.MARK,

@@ -82,7 +82,8 @@ def successor(state: State, *, number: str, script: Path, own: Sequence[str]) ->
 
 def standing(state: State, *, environ: Mapping[str, str], script: Path, cwd: Path) -> Standing:
     """How this job stands to the one before it. Slurm that does not answer says nothing against it."""
-    argv = call.argv("standing", before=state.job, number=int(environ.get("SLURM_JOB_ID", "0")), script=str(script))
+    number, follows = int(environ.get("SLURM_JOB_ID", "0")), environ.get("FTSUP_FOLLOWS", "")
+    argv = call.argv("standing", before=state.job, number=number, script=str(script), follows=follows)
     for _ in range(TRIES):  # a controller that is away needs seconds to say so
         done = proc.run(argv, deadline_s=STANDING_S, env=environ, cwd=cwd)
         try:

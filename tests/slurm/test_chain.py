@@ -170,12 +170,12 @@ def schedules(first: int, second: int) -> Iterator[tuple[bool, ...]]:
         yield tuple(n in chosen for n in range(first + second))
 
 
-@pytest.mark.parametrize("first_calls", range(CALLS))
-def test_two_ask_and_either_may_be_killed_at_every_moment(script: Path, first_calls: int) -> None:
+@pytest.mark.parametrize("shows_words, first_calls", [*((True, calls) for calls in range(CALLS)), (False, CALLS - 2)])
+def test_two_ask_and_either_may_be_killed_at_every_moment(script: Path, first_calls: int, *, shows_words: bool) -> None:
     """The leader's helper goes on after it was killed, its successor asks as well, and so does watch: 3,431 orders."""
     for second_calls in range(CALLS):
         for order in schedules(first_calls, second_calls):
-            slurm = FakeSlurm()
+            slurm = FakeSlurm(shows_words=shows_words)
             job = running(slurm, script)
             two = Actor(slurm, job, script), Actor(slurm, job, script)
             for is_first in order:
@@ -189,9 +189,10 @@ def test_two_ask_and_either_may_be_killed_at_every_moment(script: Path, first_ca
             assert set(said) <= {last.job}, (order, said)
 
 
-def test_what_slurm_takes_when_everybody_has_looked_ends_by_itself_and_is_nobodys_successor(script: Path) -> None:
+@pytest.mark.parametrize("shows_words", [True, False])
+def test_what_slurm_takes_when_everybody_has_looked_ends_by_itself_and_is_nobodys_successor(script: Path, *, shows_words: bool) -> None:
     """sbatch of one that was killed hung with the controller: two are in the queue. The younger one finds the elder, alive or over."""
-    slurm = FakeSlurm()
+    slurm = FakeSlurm(shows_words=shows_words)
     job = running(slurm, script, "--nodes=1")
     first = ask(slurm, job, script)
     late = slurm.submit(script, args=["--nodes=1", f"--dependency=afterany:{job}"], words=[job])
@@ -200,7 +201,7 @@ def test_what_slurm_takes_when_everybody_has_looked_ends_by_itself_and_is_nobody
     assert slurm.show(late).state is JobState.RUNNING
     assert standing(slurm, before=job, number=int(first.job), script=script) == Standing()
     for before in (job, first.job):
-        assert standing(slurm, before=before, number=int(late), script=script) == Standing(elder=first.job)
+        assert standing(slurm, before=before, number=int(late), script=script, follows=job) == Standing(elder=first.job)
     slurm.finish(late)
     second = ask(slurm, first.job, script)
     assert second.job not in {first.job, late}
@@ -209,8 +210,11 @@ def test_what_slurm_takes_when_everybody_has_looked_ends_by_itself_and_is_nobody
     assert standing(slurm, before=first.job, number=int(second.job), script=script) == Standing()
 
 
-def test_one_too_many_that_begins_when_slurm_has_forgotten_the_other_knows_it_from_the_runs_own_log(script: Path) -> None:
-    slurm = FakeSlurm()
+@pytest.mark.parametrize("shows_words", [True, False])
+def test_one_too_many_that_begins_when_slurm_has_forgotten_the_other_knows_it_from_the_runs_own_log(
+    script: Path, *, shows_words: bool
+) -> None:
+    slurm = FakeSlurm(shows_words=shows_words)
     job = running(slurm, script)
     first = ask(slurm, job, script)
     late = slurm.submit(script, words=[job])
@@ -218,4 +222,12 @@ def test_one_too_many_that_begins_when_slurm_has_forgotten_the_other_knows_it_fr
     slurm.advance(5)
     slurm.forget(job)
     slurm.forget(first.job)
-    assert standing(slurm, before=first.job, number=int(late), script=script) == Standing(elder=first.job)
+    assert standing(slurm, before=first.job, number=int(late), script=script, follows=job) == Standing(elder=first.job)
+
+
+def test_a_successor_that_was_cancelled_is_not_followed_by_another_one_where_slurm_shows_no_words(script: Path) -> None:
+    slurm = FakeSlurm(shows_words=False)
+    job = running(slurm, script)
+    first = ask(slurm, job, script)
+    slurm.cancel(first.job)
+    assert ask(slurm, job, script) == Successor(job=first.job, found=True)

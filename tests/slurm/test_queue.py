@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ftsup.errors import Unavailable, Unreadable
@@ -9,7 +11,7 @@ from ftsup.ports import JobState
 from ftsup.proc import Done
 from ftsup.slurm import queue
 from ftsup.slurm.commands import Commands
-from ftsup.slurm.queue import parse_queue
+from ftsup.slurm.queue import parse_commands, parse_queue
 
 ROWS = """\
 330590|FAILED|JobLaunchFailure|0|1|n1|0:01|10:00|n1|a name | with bars|
@@ -66,3 +68,18 @@ def test_it_is_one_question_about_ones_own_jobs():
 def test_silence_says_nothing_about_any_job():
     with pytest.raises(Unavailable):
         asked(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)").queue()
+
+
+def test_who_follows_whom_is_in_the_words_of_old_versions_and_in_what_a_job_of_newer_ones_waits_for():
+    text = """
+77|(null)|/home/u/runs/a/1/job.sbatch
+91|afterany:77(unfulfilled)|/home/u/runs/a/1/job.sbatch 77
+92|afterany:77_3(unfulfilled)|/mnt/u/runs/a/1/job.sbatch
+93|afterany:77(unfulfilled),afterok:5(unfulfilled)|/home/u/runs/a/1/job.sbatch
+94|(null)|/home/u/runs/a/1/job.sbatch 77 and more
+95|(null)|/home/u/runs/a/1/job.sbatch.old
+96|(null)|a | b
+maintenance on Monday
+"""
+    found = {one.job_id: one.words for one in parse_commands(text, script=Path("/home/u/runs/a/1/job.sbatch"))}
+    assert found == {"77": (), "91": ("77",), "92": ("77_3",), "93": (), "94": ("77", "and", "more")}
