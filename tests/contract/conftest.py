@@ -34,12 +34,13 @@ CLUSTERS = {
 
 def pytest_addoption(parser):
     parser.addoption("--proven", metavar="PAGE", help="write what this run proved where, as a page")
+    parser.addoption("--proven-note", metavar="SENTENCE", default="", help="what a reader of that page has to know of this run")
 
 
 def pytest_configure(config):
     page = config.getoption("proven", default=None)
     if page and not hasattr(config, "workerinput"):  # reports of all workers arrive here
-        config.pluginmanager.register(proven.Recorder(Path(page), version=_version()))
+        config.pluginmanager.register(proven.Recorder(Path(page), version=_version(), note=config.getoption("proven_note")))
 
 
 def _version() -> str:

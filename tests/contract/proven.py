@@ -74,6 +74,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     day: str
     python: str
     proofs: tuple[Proof, ...]
+    note: str = ""
+    """What else a reader has to know of it."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -104,7 +106,7 @@ def page(sessions: list[Session], *, how: str) -> str:
     columns = sorted({column for column, _, _ in found})
     counts = Counter((column, proof.outcome) for (column, _, _), proof in found.items())
     lines += ["", "## In numbers", "", *(f"- {column.title}: " + ", ".join(_count(counts, column)) for column in columns)]
-    lines += ["", *(f"- Slurm {each.version}: run of {each.day}, Python {each.python}" for each in sessions)]
+    lines += ["", *(f"- Slurm {each.version}: {_run(each)}" for each in sessions)]
     reasons = sorted({(column, proof.why) for (column, _, _), proof in found.items() if proof.outcome == "skipped" and proof.why})
     lines += ["", "## Left out", "", *(f"- {column.title}: {why}" for column, why in reasons)] if reasons else []
     return "\n".join(lines).rstrip() + "\n"
@@ -114,6 +116,10 @@ def column(session: Session, proof: Proof) -> Column:
     """Where a proof stands."""
     version = "" if proof.world in SAME_EVERYWHERE else session.version
     return Column(place=list(WORLDS).index(proof.world), version=version, world=proof.world)
+
+
+def _run(session: Session) -> str:
+    return f"run of {session.day}, Python {session.python}" + (f"; {session.note}" if session.note else "")
 
 
 def _count(counts: Counter[tuple[Column, str]], where: Column) -> list[str]:
@@ -130,9 +136,10 @@ def write(path: Path, *, how: str) -> None:
 class Recorder:
     """The plugin: collects the reports (of all workers: they arrive here), writes the page at the end."""
 
-    def __init__(self, path: Path, *, version: str) -> None:
+    def __init__(self, path: Path, *, version: str, note: str = "") -> None:
         self.path = path
         self.version = version
+        self.note = note
         self.proofs: dict[tuple[str, str, str], Proof] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -153,6 +160,7 @@ class Recorder:
             day=date.today().isoformat(),  # noqa: DTZ011 - for people
             python=platform.python_version(),
             proofs=tuple(proofs),
+            note=self.note,
         )
         folder = self.path.parent / "proven"
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.contract.proven import Proof, Recorder, Session, page, world_of
@@ -61,13 +63,14 @@ def session(version: str, **worlds: str) -> Session:
 
 def test_runs_on_several_slurms_stand_beside_each_other(tmp_path):
     for version, outcome in (("24.11.5", "failed"), ("22.05.8", "passed"), ("9.1", "passed")):
-        recorder = Recorder(tmp_path / "slurm.md", version=version)
+        recorder = Recorder(tmp_path / "slurm.md", version=version, note="a trial" if version == "9.1" else "")
         recorder.pytest_runtest_logreport(report("a_job_runs", "real", outcome=outcome))
         recorder.pytest_sessionfinish(exitstatus=pytest.ExitCode.OK)
     written = (tmp_path / "slurm.md").read_text()
     assert "| | Slurm 22.05.8 | Slurm 24.11.5 | Slurm 9.1 |" in written
     assert "| a job runs | yes | **no** | yes |" in written
     assert len(list((tmp_path / "proven").iterdir())) == 3
+    assert re.search(r"- Slurm 9.1: run of \S+, Python \S+; a trial\n", written)
 
 
 def test_a_world_that_nobody_asked_has_no_column():
