@@ -117,3 +117,28 @@ def test_an_admin_who_moves_the_limit_is_followed(cluster: str, request) -> None
     step = max(event.step for event in farther.events(ev.Progressed))
     farther.until(lambda: max(event.step for event in farther.events(ev.Progressed)) > step)
     assert (warned.saves(farther), farther.orders(ev.AskRanks), farther.incidents()) == ([], [], []), farther.story()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_a_limit_that_is_moved_away_after_the_warning(cluster: str, request) -> None:
+    """Slurm does not warn again: the new end is known by its EndTime. One is in the middle of its save, one cannot be asked."""
+    site = request.getfixturevalue(cluster)
+    lead_s = 40
+    asks, deaf = warned.Case(way="asks"), warned.Case(way="deaf")
+    saving = submit(site, asks, lead_s=lead_s, minutes=2, command=[str(warned.SCRIPT), "asks", "save=8"], checkpoint={"every": "1h"})
+    waiting = submit(site, deaf, lead_s=lead_s, minutes=2)
+    for run in (saving, waiting):
+        run.until(lambda run=run: run.events(ev.Warned), within_s=150)
+        site.cluster.admin("scontrol", "update", f"JobId={run.job}", "TimeLimit=4")
+    saving.until(lambda: "training goes on" in saving.output())
+    first = saving.events(ev.SaveOver)[-1].step
+    until_requeued(site, [saving, waiting])
+    check(site, deaf, waiting, margin_s=warned.MARGIN_S)
+    line = warned.requeue_line(saving)
+    newest = max(step for _, step, _ in warned.saves(saving, until_t=line.event.t))
+    assert newest > first
+    assert saving.orders(ev.Decide)[0].verdict.reason == f"the time limit is near, and training is saved at step {newest}: requeue"
+    assert warned.end_s(saving) - line.event.t <= lead_s, saving.story()
+    assert (saving.incidents(), len(saving.events(ev.Warned))) == ([], 1), saving.story()
+    warned.check_resumed(saving, newest)
