@@ -79,6 +79,29 @@ def test_a_script_that_is_in_a_save_of_its_own(tmp_path, proctrack: str) -> None
 
 
 @pytest.mark.drill
+@pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
+def test_plain_handlers_get_the_signal_itself(tmp_path, proctrack: str) -> None:
+    """`slurm.handlers: plain`: each rank once, whenever it comes. Who goes on is requeued in time, and who leaves is no fault."""
+    cases = [warned.Case(way=way, nodes=2) for way in ("flag", "handler")]
+    with mock_site(tmp_path, nodes=nodes(cases), proctrack=proctrack) as site:
+        flag, leaves = runs = [warned.submit(site, case, lead_s=LEAD_S, slurm={"handlers": "plain"}) for case in cases]
+        for run, case in zip(runs, cases, strict=True):
+            warned.begin(run, case)
+        for run in runs:
+            warned.limit(run, LEAD_S + 1)
+        warned.until_requeued(runs, lambda run: warned.limit(run, 3600), within_s=120)
+        for run in runs:
+            found = warned.saves(run, until_t=warned.requeue_line(run).event.t)
+            assert len({rank for rank, _, _ in found}) == len(found), run.story()
+            assert [one for one in run.incidents() if one.epoch.grant == 1] == [], run.story()
+            assert [epoch for epoch in run.launches() if epoch.grant == 1] == [ev.Epoch(1, 1)], run.story()
+        assert len(warned.saves(flag, until_t=warned.requeue_line(flag).event.t)) == 4, flag.story()
+        assert warned.requeue_line(flag).event.t >= warned.end_s(flag) - KILL_WAIT_S - warned.MARGIN_S - 8.0, flag.story()
+        assert warned.saves(leaves), leaves.story()
+        assert "saved" in leaves.orders(ev.Decide)[0].verdict.reason, leaves.story()
+
+
+@pytest.mark.drill
 @pytest.mark.parametrize("first", range(0, AT_ONCE, BATCH))
 def test_twenty_scripts_that_ask(tmp_path, first: int) -> None:
     cases = [warned.draw(seed + 2 * AT_ONCE, only="asks") for seed in range(first, first + BATCH)]
