@@ -294,7 +294,7 @@ def _watch_end(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     if state.warned or left_s is None:
         return replace(state, warn_t=None, warn_checked=False, end_known=state.warned)
     warn_t = event.t + left_s - rules.warning_s
-    if state.warn_checked and warn_t <= event.t + 1.0:
+    if warn_t <= event.t + 1.0:  # the signal is late, or lost, or there is none; or the limit was moved near just now
         return replace(_warned(state, event.t), end_known=True)
     return replace(state, warn_t=warn_t, warn_checked=False)
 

@@ -68,8 +68,8 @@ def deadline_t(state: State) -> float | None:
 
 
 def due_t(state: State) -> float | None:
-    """When checkpoint.every is due, while it trains."""
-    return state.save_t if state.stage is Stage.RUN and _able(state) else None
+    """When checkpoint.every is due, while it trains; never between the warning's save and Slurm's word, which may be the end."""
+    return state.save_t if state.stage is Stage.RUN and _able(state) and state.look_t is None else None
 
 
 def orders(state: State) -> tuple[LeaderOrder, ...]:
@@ -115,7 +115,8 @@ def _wanted(state: State, t: float) -> Why | None:
         return Why.ASKED
     if state.warned and not state.answered:
         return Why.WARNING
-    return Why.EVERY if state.save_t is not None and t >= state.save_t else None
+    due = due_t(state)
+    return Why.EVERY if due is not None and t >= due else None
 
 
 def _stored(state: State) -> bool:

@@ -12,7 +12,7 @@ from tests.e2e.harness import Site, mock_site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-LEAD_S = 30
+LEAD_S = 45
 KILL_WAIT_S = 10
 AT_ONCE = 20
 """Stories beside each other would be too much for a small machine: so many seeds, in batches."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from ftsup import events as ev
 from ftsup.events import VerdictKind
 from ftsup.policy.rules import Rules
 from tests.policy.test_save import ASKS, DEAF, EVERY, LISTENS, decided, finished, good
@@ -108,6 +109,25 @@ def test_what_slurm_said_since_the_warning_counts_when_it_is_silent_after_the_sa
     assert len(world.saves) == 2
     assert world.t > BEGAN + 900 - RULES.warning_s
     assert "the end is 14 min away: training goes on" in world.news[0]
+
+
+def test_no_other_save_begins_between_the_warnings_and_slurms_word() -> None:
+    """The requeue would come in the middle of it."""
+    world = limited(900, rules=replace(EVERY, ask_s=1000.0, every_s=7.0))
+    world.save_s = 3.0
+    world.at(28, lambda: setattr(world, "slurm_takes_s", 12.0)).at(29, world.ask_slurm)
+    requeued(after(world, 30, 100).warn(30))
+    assert len({line.event.save for line in world.log if isinstance(line.event, ev.Voted) and line.event.t >= BEGAN + 30}) == 1
+    assert world.state.save is None
+    assert "training is saved at step" in decided(world)[0][1]
+
+
+def test_an_end_that_is_suddenly_near_is_a_warning_at_once() -> None:
+    """The limit was moved, no signal has come yet, and a busy controller is not asked once more."""
+    world = after(limited(900, rules=replace(RULES, ask_s=1000.0)), 60, RULES.warning_s)
+    world.at(59, lambda: setattr(world, "slurm_takes_s", 6.0)).at(61, world.ask_slurm)
+    good(world.run(until=lambda: bool(world.saves)))
+    assert BEGAN + 67 <= world.t <= BEGAN + 71
 
 
 @pytest.mark.parametrize("script", LISTENS)
