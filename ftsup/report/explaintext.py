@@ -280,8 +280,11 @@ def _watched(deed: Deed) -> str:
 def _trouble(one: Trouble) -> str:
     often = [f"{one.times} times"] if one.times > 1 else []
     ended = one.times > 1 or not one.stands
+    more = [f"{one.others} more of the run's supervisors say so"] if one.others else []
     so_long = [f"{short_time(one.whole_s)}{' in all' if often else ''}"] if ended else []
-    return f"{one.wall[:19].replace('T', ' ')} {one.text} ({', '.join([*often, *so_long, *(['not over yet'] if one.stands else [])])})"
+    return (
+        f"{one.wall[:19].replace('T', ' ')} {one.text} ({', '.join([*often, *so_long, *(['not over yet'] if one.stands else []), *more])})"
+    )
 
 
 def _row(row: Lost) -> str:

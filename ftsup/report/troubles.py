@@ -24,6 +24,8 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     """All times together."""
     stands: bool
     """It is not over yet, as far as the log tells."""
+    others: int = 0
+    """So many more supervisors told the same of theirs: a disk that is away is away for all nodes."""
 
 
 class Troubles:
@@ -63,5 +65,18 @@ class Troubles:
                 self._known[who] = msgspec.structs.replace(known, whole_s=spent_s, stands=False)
 
     def all(self) -> tuple[Trouble, ...]:
-        """In the order in which they first began."""
-        return tuple(self._known.values())
+        """In the order in which they first began; the same kind of several supervisors is one, as whoever came first has told it."""
+        kinds: dict[str, list[Trouble]] = {}
+        for (_, kind), known in self._known.items():
+            kinds.setdefault(kind, []).append(known)
+        return tuple(map(_folded, kinds.values()))
+
+
+def _folded(same: list[Trouble]) -> Trouble:
+    return msgspec.structs.replace(
+        same[0],
+        times=max(one.times for one in same),
+        whole_s=max(one.whole_s for one in same),
+        stands=any(one.stands for one in same),
+        others=len(same) - 1,
+    )

@@ -63,4 +63,4 @@ def test_run_directory_is_gone_while_a_rank_dies(site) -> None:
     run.finish()
     assert run.until_over().exit_code == 0
     assert len(run.incidents()) == 1
-    sound(run, told=[r"what +rank 1 .*SIGKILL"])
+    sound(run, told=[r"what +rank 1 .*SIGKILL", r"the run directory is gone \(\d"])

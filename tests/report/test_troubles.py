@@ -68,3 +68,10 @@ def test_explain_says_each_kind_once_with_how_often_and_how_long(leader):
     ]
     leader.after(30.0).grant(1)
     assert told(leader)[0].endswith("(3 times, 1 min 30 s in all)")
+
+
+def test_what_befalls_all_nodes_at_once_is_one_line(leader):
+    for node in ("", "n1", "n2"):
+        leader.take(ev.Noted(node=node, text="logs: no room", trouble="full"))
+    leader.after(30.0).take(ev.Noted(text="works again", trouble="full", over=True))
+    assert told(leader) == ["logs: no room (30 s, not over yet, 2 more of the run's supervisors say so)"]
