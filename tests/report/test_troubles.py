@@ -74,4 +74,4 @@ def test_what_befalls_all_nodes_at_once_is_one_line(leader):
     for node in ("", "n1", "n2"):
         leader.take(ev.Noted(node=node, text="logs: no room", trouble="full"))
     leader.after(30.0).take(ev.Noted(text="works again", trouble="full", over=True))
-    assert told(leader) == ["logs: no room (30 s, not over yet, 2 more of the run's supervisors say so)"]
+    assert told(leader) == ["logs: no room (not over yet, 2 more of the run's supervisors say so)"]
