@@ -69,6 +69,8 @@ YEAR_S = 300 * 86400.0
 _NO_DURATION = {"UNLIMITED", "INFINITE", "INVALID", "N/A", "NONE", "UNKNOWN", "NOT_SET", "PARTITION_LIMIT", ""}
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^,:()]+)?:(\d{1,4})(?=[(,]|$)", re.ASCII)
 _SECONDS = re.compile(r"(\d+)(?:\s*sec)?", re.ASCII)
+_LAST = re.compile(r"   (TresPer(?:Node|Job|Socket|Task))=(\S+)")
+"""The only fields below a job's paths that we read: 22.05 to 24.11 print each on a line of its own."""
 _UNCLEAR = ("Reservation", "TresPerJob", "TresPerSocket", "TresPerTask", "ClusterFeatures")
 _SIGNAL = re.compile(r"(?:([BR]{1,2}):)?(\w+)(?:@(\d{1,5}))?", re.IGNORECASE | re.ASCII)
 _JOB_ID = re.compile(r"\d{1,10}(?:_\d{1,10})?", re.ASCII)
@@ -207,8 +209,9 @@ def _records(text: str, *, first: str) -> Iterator[dict[str, str]]:
             continue  # a banner, or the rest of a job name with a line break in it, whatever that spells: Slurm's lines are indented
         if fields is not None:
             whole = line.startswith(first) and bool(_ONE_LINE.search(line))
-            if "Command" in fields:
-                continue  # what follows in a job is paths, and what people wrote, on several lines if they like
+            if "Command" in fields:  # what follows in a job is paths, and what people wrote, on several lines if they like; and this
+                fields |= {found[1]: found[2]} if (found := _LAST.fullmatch(line)) and found[1] not in fields else {}
+                continue
             for key, value in _fields(line, free_reason=first == "NodeName"):
                 fields.setdefault(key, value)
     if fields is not None:

@@ -7,6 +7,7 @@ each sees only its own locks, and where that disk has another path on the other.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,15 @@ from tests.e2e.harness import Site, mock_site, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.drill, pytest.mark.timeout(600)]
 
-ROUNDS = 20
+ROUNDS = 10
+MEET = """#!/bin/bash
+if [ "$1 $2" = "show job" ]; then
+    touch {folder}/here.$PPID
+    for _ in $(seq 60); do [ "$(ls {folder} | grep -c here)" -lt 2 ] || break; sleep 0.05; done
+fi
+exec {real} "$@"
+"""
+"""An scontrol that waits for the other one: both have found the same, and ask once more before they do it."""
 
 
 def left(site: Site, number: int, name: str, first: str) -> RunDir:
@@ -43,8 +52,14 @@ def side_by_side(folders: list[Path], site: Site) -> None:
         memory = json.loads(path.read_bytes())
         memory["looked_s"] -= 61
         path.write_text(json.dumps(memory))
+    meet = site.folder / "meet"
+    shutil.rmtree(meet, ignore_errors=True)
+    meet.mkdir()
+    (meet / "scontrol").write_text(MEET.format(folder=meet, real=shutil.which("scontrol", path=site.environ["PATH"])))
+    (meet / "scontrol").chmod(0o755)
+    environ = {**site.environ, "PATH": f"{meet}:{site.environ['PATH']}"}
     argv = [sys.executable, "-m", "ftsup", "watch", "--once", "--runs-dir"]
-    both = [subprocess.Popen([*argv, str(folder)], cwd=site.folder, env=site.environ, stdout=subprocess.DEVNULL) for folder in folders]
+    both = [subprocess.Popen([*argv, str(folder)], cwd=site.folder, env=environ, stdout=subprocess.DEVNULL) for folder in folders]
     assert [one.wait() for one in both] == [0, 0]
 
 
@@ -71,4 +86,5 @@ def test_nothing_is_doubled(tmp_path: Path) -> None:
             assert [site.slurm.show(job).state for job in later].count(JobState.CANCELLED) == len(later) - 1, later
             met += any("another ftsup watch" in run.watched.read_text() for run in (again, failed))
             site.run("scancel", jobs[0], *later)
+        assert met, "the test shows nothing where they never meet"
         print(f"\n{ROUNDS} rounds; in {met} of them both were about to do the same")

@@ -48,7 +48,7 @@ def in_path(site: Site, **commands: str) -> str:
     folder.mkdir()
     for name, text in commands.items():
         real = shutil.which(name, path=site.environ["PATH"])
-        once = f"once() {{ mkdir {folder}/.once 2>/dev/null; }}"
+        once = f"here={folder}\nonce() {{ mkdir $here/.once 2>/dev/null; }}"
         (folder / name).write_text(f'#!/bin/bash\n{once}\nreal() {{ {real} "$@"; }}\n{text}\n')
         (folder / name).chmod(0o755)
     site.give(folder)
@@ -81,7 +81,9 @@ LEADER = "kill -9 $(ps -o ppid= -p $PPID)"
 MOMENTS = {
     "before it looks": {"squeue": f'once && {LEADER}\nreal "$@"'},
     "between the look and sbatch": {"sbatch": f'once && {LEADER}\nreal "$@"'},
-    "while sbatch hangs": {"sbatch": f'once && {LEADER} && sleep 25\nreal "$@"'},
+    "while sbatch hangs": {
+        "sbatch": f'if once; then {LEADER}; until [ -e $here/.second ]; do sleep 0.1; done; else touch $here/.second; fi\nreal "$@"'
+    },
     "after sbatch": {"sbatch": f'said=$(real "$@") || exit\nonce && {LEADER} && kill -9 $PPID\necho "$said"'},
     "after sbatch, whose helper goes on": {"sbatch": f'said=$(real "$@") || exit\nonce && {LEADER}\necho "$said"'},
 }

@@ -102,5 +102,6 @@ def test_slurms_own_words() -> None:
     (job,) = jobs.parse_jobs(text)
     assert (job.constraint, job.gres, job.required, job.unclear) == ("", "", (), "")
     wishes = text.replace("Features=(null)", "Features=a100&ib").replace("ReqNodeList=(null)", "ReqNodeList=n[1-2]")
-    (job,) = jobs.parse_jobs(wishes.replace("   Command=", "   TresPerNode=gres:gpu:2\n   TresPerJob=gres:gpu:8\n   Command="))
+    assert "   Power=\n" in wishes
+    (job,) = jobs.parse_jobs(wishes.replace("   Power=\n", "   Power=\n   TresPerJob=gres:gpu:8\n   TresPerNode=gres:gpu:2\n"))
     assert (job.constraint, job.gres, job.required, job.unclear) == ("a100&ib", "gres:gpu:2", ("n1", "n2"), "TresPerJob=gres:gpu:8")
