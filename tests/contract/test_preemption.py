@@ -20,7 +20,7 @@ __all__ = ["site_cluster"]
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("preemption")]
 
-WITHIN_S = 45.0
+WITHIN_S = 60.0
 HEARS = f"""#!/bin/bash
 hear() {{ trap "echo $1-$2 >> heard-$SLURM_JOB_ID" "$2"; }}
 export -f hear
@@ -81,7 +81,7 @@ class Watched:
         now = (job.state, job.completing, job.preempted, job.restarts)
         if now not in self.seen[-1:]:
             self.seen.append(now)
-        if job.completing:
+        if job.completing and "batch-TERM" in heard:
             self.rig.finish(self.job)
         if now == WARNED:
             self.warned.append((job, heard))
@@ -105,8 +105,9 @@ def test_what_a_preempted_job_shows_and_hears(preempting):
     for one in watched:
         rig.wait_for(lambda one=one: rig.read(f"ready-{one.job}"))
     assert looked(rig, watched)
-    for one in watched:
+    for one in sorted(watched, key=lambda one: LESSER[one.name][2]):
         better(rig, one.name, partition="high")
+        looked(rig, watched)
     until = time.monotonic() + WITHIN_S
     while looked(rig, watched):
         assert time.monotonic() < until, {one.name: one.seen for one in watched}

@@ -13,7 +13,7 @@ import pytest
 from tests.realslurm import cluster
 from tests.realslurm.cluster import MAIN, Plan
 
-GRACE_S = 3
+GRACE_S = 4
 LESSER = {
     "low": ("n5", "REQUEUE", 0),
     "lowgrace": ("n6", "REQUEUE", GRACE_S),
