@@ -23,6 +23,8 @@ _BACK_OFF_MAX_S = 30.0
 _AWAY_S = 5.0
 _ABANDONED_MAX = 8
 """Clerks that hang in the kernel and cannot be killed: a disk that is away for a day must not gather thousands."""
+_FAIR_PART = 0.2
+"""Of its time that a request has at least once it is begun: what waited for one that hung does not hang itself."""
 _REAP_S = 0.5
 """For all of them together: what hangs longer is the kernel's, and dies when its disk is back."""
 _FORGET_S = 600.0
@@ -96,7 +98,7 @@ class Clerk(Generic[T]):
         each: Callable[[int], T] | None = None,
         **arguments: object,
     ) -> None:
-        """Ask for a piece of work; `then` gets its answer or a ClerkFailed, at the latest `limit_s` from now.
+        """Ask for a piece of work; `then` gets its answer or a ClerkFailed, at the latest `limit_s` from now, or a fifth more.
 
         Work that reads much tells how many bytes it has by now: `each` gets them, and from then on it has `limit_s` again.
         """
@@ -177,6 +179,7 @@ class Clerk(Generic[T]):
             return
         if self._queue and not self._busy:
             first = self._queue[0]
+            first.until_t = max(first.until_t, self._now + _FAIR_PART * first.limit_s)
             self._out = json.dumps({"n": first.number, "do": first.what, "with": first.arguments, "run": self._run}).encode() + b"\n"
             self._busy = True
         while self._out:

@@ -187,6 +187,16 @@ def test_a_hanging_disk_costs_its_request_and_one_clerk(desk, tmp_path):
     desk.until(lambda: proctree.read(first) is None)
 
 
+def test_what_waited_for_a_request_that_hung_does_not_hang_itself(desk, tmp_path):
+    os.mkfifo(tmp_path / "hangs")
+    desk.ask("mirror", source=str(tmp_path / "hangs"), target=str(tmp_path / "t"), limit_s=100.0)
+    desk.ask("write", path=str(tmp_path / "b"), text="", limit_s=101.0)
+    desk.until(lambda: desk.answers, dt=0.9)
+    desk.until(lambda: len(desk.answers) == 2, dt=0.1)
+    assert desk.answers[1][1] is None
+    assert len(said(desk)) == 1
+
+
 @pytest.fixture
 def stuck(desk, tmp_path):
     """Clerks that nothing can kill, as many as are put up with; `thaw` lets them die."""
