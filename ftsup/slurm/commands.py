@@ -35,7 +35,10 @@ KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}
 """Where Slurm is, and who we are to it."""
 
 _CONTROLLER = "the controller (slurmctld) does not answer; `scontrol ping` shows it; this says nothing about the job"
-_SILENT = "the controller (slurmctld) or munge does not answer; `scontrol ping` and `munge -n` show which; this says nothing about the job"
+_SILENT = (
+    "the controller (slurmctld) or munge does not answer; `scontrol ping` and `munge -n` show which"
+    " (neither: Slurm limits how often it is asked, and its commands wait in silence); this says nothing about the job"
+)
 _MUNGE = "munge on this host does not work; `munge -n | unmunge` shows why; an administrator can start it"
 _CONF = "this host's Slurm has no usable configuration; is SLURM_CONF right, is this a host of the cluster?"
 _PATH = "Slurm's commands are not on PATH; log in to a host of the cluster, or load its Slurm module"
