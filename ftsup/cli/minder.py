@@ -284,8 +284,11 @@ def _succeed(one: Minded, found: Finding, slurm: Slurm) -> None:
     nodes = spool.avoid if spool else ()
     number = int(job) if job.isdecimal() else 0  # an array's task has another script than those that follow it
     follows = chain.successor(slurm, job, number=number, script=place.script, nodes=nodes, own=own)
-    fd = os.open(place.jobs, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    with os.fdopen(fd, "w") as file:
-        file.write(f"{follows.job}\n")
-    for done in (place.requeue, place.unexplained):
-        done.unlink(missing_ok=True)
+    try:
+        fd = os.open(place.jobs, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        with os.fdopen(fd, "w") as file:
+            file.write(f"{follows.job}\n")
+        for done in (place.requeue, place.unexplained):
+            done.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"job {follows.job} follows it, and that cannot be written down ({told(error)})") from None

@@ -175,6 +175,25 @@ def test_a_successor_is_submitted_once_where_the_job_ended_before_its_requeue(wo
     assert sorted(slurm.jobs) == [first, second]
 
 
+def test_a_successor_that_cannot_be_written_down_is_told_and_found_again(world, slurm, leader):
+    job = submitted(world)
+    run = world.run(jobs=f"{job}\n", leader=leader)
+    run.script.write_text("#!/bin/bash\n")
+    spool(run, job)
+    slurm.finish(job, exit_code=1)
+    look(world)
+    later(world, MINUTE_S)
+    aside = run.root / "aside"
+    slurm.at["show"] = lambda: (run.jobs.rename(aside), run.jobs.mkdir())
+    (line,) = look(world)
+    assert line.endswith("that failed: job 8 follows it, and that cannot be written down (Is a directory)")
+    run.jobs.rmdir()
+    aside.rename(run.jobs)
+    later(world, MINUTE_S)
+    look(world)
+    assert (run.jobs.read_text().split(), sorted(slurm.jobs)) == (["7", "8"], ["7", "8"])
+
+
 def test_what_was_preempted_while_nobody_answered_has_one_successor(world, slurm, leader):
     job = submitted(world)
     run = world.run(jobs=f"{job}\n", leader=leader)

@@ -72,6 +72,22 @@ def test_an_answer_that_is_lost_is_found(script: Path) -> None:
     assert len(slurm.jobs) == 2
 
 
+def test_a_controller_that_goes_away_right_after_it_took_the_job_is_asked_again(script: Path) -> None:
+    class Leaving(FakeSlurm):
+        def submit(self, *args, **more):
+            job = super().submit(*args, **more)
+            self.away = True
+            return job
+
+    slurm = Leaving()
+    FakeSlurm.submit(slurm, script)
+    slurm.advance(1)
+    with pytest.raises(Unavailable):
+        ask(slurm, "1", script)
+    slurm.away = False
+    assert ask(slurm, "1", script) == Successor(job="2", found=True)
+
+
 def test_nothing_is_submitted_while_the_controller_is_away(script: Path) -> None:
     slurm = FakeSlurm()
     job = running(slurm, script)
