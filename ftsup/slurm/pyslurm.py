@@ -106,7 +106,7 @@ def _answer(done: proc.Done) -> Probe:
             except msgspec.DecodeError:
                 break
     if done.code is None:
-        return Probe(trouble=f"pyslurm hangs here ({done.why})")
+        return Probe(trouble=f"pyslurm does not answer here ({done.why}): the controller or munge is away, or its library hangs")
     said = [line.strip() for line in done.err.splitlines() if line.strip()]
     return Probe(trouble=f"importing pyslurm ended the process (exit code {done.code}{': ' + said[-1] if said else ''})")
 
