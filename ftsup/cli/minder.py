@@ -196,6 +196,8 @@ class Minder:
         apart = one.seen.spool is not None and one.seen.spool.job != one.seen.job
         spooled = slurm.show(one.seen.spool.job) if one.seen.spool and apart else None
         again = self._decide(one.seen, job, spooled)
+        if found.about == "gone" and again.do is Do.SUCCEED:  # only accounting knows it: what followed it may be forgotten as well
+            again = found
         same = again.do is found.do and (again.do is Do.SAY or again.about == found.about)  # accounting may know how a job ended
         if not same or not is_worth(again, one.seen, job):
             kept.over |= again.do is Do.SAY and again.about in AT_AN_END

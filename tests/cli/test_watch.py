@@ -238,6 +238,25 @@ def test_how_a_job_ended_that_squeue_has_forgotten_is_asked_once(world, slurm, l
     assert slurm.asked == ["queue", "queue", "show", "queue", "show"]
 
 
+@pytest.mark.parametrize("state", [JobState.NODE_FAIL, JobState.TIMEOUT])
+def test_what_only_accounting_knows_is_told_and_not_followed(world, slurm, leader, state):
+    """Watch was away for so long that a successor could be forgotten as well."""
+    job = submitted(world)
+    run = world.run(jobs=f"{job}\n", leader=leader)
+    run.script.write_text("#!/bin/bash\n")
+    spool(run, job)
+    slurm.finish(job, exit_code=1)
+    slurm.jobs[job].state = state
+    slurm.forgotten.add(job)
+    said = []
+    for _ in range(5):
+        said += look(world)
+        later(world, MINUTE_S)
+    assert len(said) == 2
+    assert f"did not get through, and Slurm does not know the job any more\n  hint: ftsup explain {NAME}" in "\n".join(said)
+    assert list(slurm.jobs) == [job]
+
+
 def test_a_failed_launch_is_released_with_a_back_off_and_an_end(world, slurm):
     job = submitted(world, "--hold")
     run = world.run(jobs=f"{job}\n")
