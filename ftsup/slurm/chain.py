@@ -69,7 +69,8 @@ def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Se
     later = _later(slurm, job_id, number=number, script=script)
     if not later or int(later[0].job_id) >= int(ours):
         return Successor(job=ours, kept_out=kept)
-    return Successor(job=_eldest(slurm, job_id, later), found=True)
+    slurm.cancel(ours)  # it may have begun by now
+    return Successor(job=later[0].job_id, found=True)
 
 
 def _later(slurm: Slurm, job_id: str, *, number: int, script: Path) -> list[Found]:

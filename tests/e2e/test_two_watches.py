@@ -6,7 +6,6 @@ each sees only its own locks, and where that disk has another path on the other.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -23,15 +22,35 @@ from tests.e2e.harness import Site, mock_site, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.drill, pytest.mark.timeout(600)]
 
-ROUNDS = 10
-MEET = """#!/bin/bash
-if [ "$1 $2" = "show job" ]; then
-    touch {folder}/here.$PPID
-    for _ in $(seq 60); do [ "$(ls {folder} | grep -c here)" -lt 2 ] || break; sleep 0.05; done
-fi
-exec {real} "$@"
+ROUNDS = 6
+LOOK = """
+import sys, time
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from ftsup.cli.minder import Minder
+from ftsup.cli.ports import real
+from ftsup.cli.watchlock import Memory
+
+meet, mine, numbers = Path(sys.argv[2]), sys.argv[3], count()
+ports = real()
+
+def now():
+    number = next(numbers)
+    (meet / f"{number}.{mine}").touch()
+    until = time.monotonic() + 2.0
+    while len(list(meet.glob(f"{number}.*"))) < 2 and time.monotonic() < until:
+        time.sleep(0.005)
+    return ports.now()
+
+memory = Memory()
+for _ in range(2):
+    Minder(ports=replace(ports, now=now), runs_dir=Path(sys.argv[1]), memory=memory, start_now=False, acts=True).look()
+    memory.looked_s -= 61
 """
-"""An scontrol that waits for the other one: both have found the same, and ask once more before they do it."""
+"""Two looks, a minute apart, that heed no lock. Whenever it looks at its clock it waits for the other one to do so too: that is after it
+has read a run for the last time, and before it writes down what it is about to do.
+"""
 
 
 def left(site: Site, number: int, name: str, first: str) -> RunDir:
@@ -47,19 +66,12 @@ def left(site: Site, number: int, name: str, first: str) -> RunDir:
 
 
 def side_by_side(folders: list[Path], site: Site) -> None:
-    """One look of each, begun at the same moment, a minute after the last one."""
-    for path in (path for folder in folders for path in folder.glob(".watch-*")):
-        memory = json.loads(path.read_bytes())
-        memory["looked_s"] -= 61
-        path.write_text(json.dumps(memory))
+    """Two looks of each."""
     meet = site.folder / "meet"
     shutil.rmtree(meet, ignore_errors=True)
     meet.mkdir()
-    (meet / "scontrol").write_text(MEET.format(folder=meet, real=shutil.which("scontrol", path=site.environ["PATH"])))
-    (meet / "scontrol").chmod(0o755)
-    environ = {**site.environ, "PATH": f"{meet}:{site.environ['PATH']}"}
-    argv = [sys.executable, "-m", "ftsup", "watch", "--once", "--runs-dir"]
-    both = [subprocess.Popen([*argv, str(folder)], cwd=site.folder, env=environ, stdout=subprocess.DEVNULL) for folder in folders]
+    argvs = [[sys.executable, "-c", LOOK, str(folder), str(meet), folder.name] for folder in folders]
+    both = [subprocess.Popen(argv, cwd=site.folder, env=site.environ) for argv in argvs]
     assert [one.wait() for one in both] == [0, 0]
 
 
@@ -76,7 +88,6 @@ def test_nothing_is_doubled(tmp_path: Path) -> None:
                 for run in (again, failed):
                     (folder / run.root.parent.name).symlink_to(run.root.parent)
             until(lambda jobs=jobs: [site.slurm.show(job).state for job in jobs] == [JobState.RUNNING, JobState.FAILED])
-            side_by_side(folders, site)
             side_by_side(folders, site)
             until(lambda jobs=jobs: site.slurm.show(jobs[0]).restarts > 0)
             side_by_side(folders, site)

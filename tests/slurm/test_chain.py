@@ -205,6 +205,25 @@ def test_two_ask_and_either_may_be_killed_at_every_moment(script: Path, first_ca
             assert set(said) <= {last.job}, (order, said)
 
 
+def test_the_younger_one_is_taken_back_also_where_it_runs_already(script: Path) -> None:
+    """The job that it follows has ended, and nothing has to be waited for."""
+
+    class Slow(FakeSlurm):
+        def submit(self, *args, **more):
+            super().submit(script, words=["1"])  # by another one, who had looked as well
+            job = super().submit(*args, **more)
+            self.advance(5)
+            return job
+
+    slurm = Slow()
+    FakeSlurm.submit(slurm, script)
+    slurm.advance(1)
+    slurm.finish("1", exit_code=1)
+    assert ask(slurm, "1", script) == Successor(job="2", found=True)
+    slurm.advance(5)
+    assert [slurm.show(job).state for job in ("2", "3")] == [JobState.RUNNING, JobState.CANCELLED]
+
+
 @pytest.mark.parametrize("shows_words", [True, False])
 def test_what_slurm_takes_when_everybody_has_looked_ends_by_itself_and_is_nobodys_successor(script: Path, *, shows_words: bool) -> None:
     """sbatch of one that was killed hung with the controller: two are in the queue. The younger one finds the elder, alive or over."""
