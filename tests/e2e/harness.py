@@ -219,7 +219,7 @@ class Run:
     def lines(self) -> list[Line]:
         """The event log: the leader's own, or the mirror where it has more."""
         logs = [eventlog.read(path)[0] for path in (self.own_log(), self.place.events)]
-        return max(logs, key=lambda lines: lines[-1].n if lines else 0)
+        return max(logs, key=lambda lines: (lines[-1].n if lines else 0, len(lines)))  # a successor's own begins with it
 
     def on(self, node: str) -> LocalDir:
         """The node-local places of its user, under their usual names or, where those were taken, under others."""

@@ -85,9 +85,13 @@ def until_requeued(run: Run) -> None:
 
 @HOW
 def test_while_the_job_is_completing(own_site, open_folder, frozen) -> None:
-    """Its epilog ends meanwhile: once the controller hears of it the job comes back, once."""
+    """Its epilog ends meanwhile: once the controller hears of it the job comes back, once.
+
+    A slurmstepd that cannot tell the controller of its step's end counts as unkillable: past UnkillableStepTimeout (60 s) the node is
+    drained, "Kill task failed" (seen), and an administrator has to give it back.
+    """
     epilog = script(open_folder, "while [ -e ILL ]; do sleep 0.2; done\nexit 0")
-    site = own_site(three(Epilog=epilog))
+    site = own_site(three(Epilog=epilog, UnkillableStepTimeout="300"))
     run = site.submit(slurm={"nodes": 2}, workers_per_node=1, waits={"ask": "5s"})
     run.until_trains(more=12)
     site.ftsup("requeue", str(run.place.root), cwd=run.work)
