@@ -43,7 +43,8 @@ def watch(ports: Ports, runs_dir: Path, *, once: bool, every: int, start_now: bo
     """Look after your runs from a login node: see to what no leader can.
 
     It asks Slurm once a minute about all runs, and reads their directories. A requeue that nobody carried out is carried out; a job that
-    Slurm holds after a failed launch is released, a few times; a cancel or a pause that did not get through is done. What it cannot know
+    Slurm itself ended with its leader (a lost node, a preemption) is followed by one other; one that Slurm holds after a failed launch is
+    released, a few times; a cancel or a pause that did not get through is done. What it cannot know
     for certain it tells: a leader that is silent, a job that waits in vain or is held for good. What was cancelled, stopped, paused or has
     finished never comes back. All of it is in `watch.jsonl` of each run.
 
