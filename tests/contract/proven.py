@@ -32,6 +32,7 @@ HEADINGS = {
     "test_live": "Signals, limits, environments, logs, srun",
     "test_arrays": "Job arrays",
     "test_salloc": "Allocations by hand (salloc)",
+    "test_preemption": "Preemption",
     "test_limits": "Time limits and the warning",
 }
 INTRO = """# What was proven about Slurm, and where
