@@ -259,7 +259,7 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
         state = state if state.preempted else replace(_warned(state, event.t), preempted=True)
         return replace(state, end_t=None)
     state = replace(state, preempted=False)
-    if outdated(state, event):
+    if outdated(state, event, rules):
         return state
     state = _watch_end(state, event, rules)
     if not rules.can_requeue:
@@ -272,9 +272,14 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     return replace(state, end_t=end_t, end_checked=False)
 
 
-def outdated(state: State, event: ev.SlurmSaid) -> bool:
-    """Slurm was asked before it warned us: somebody may have moved the limit near in between, and it is asked again."""
-    return state.warned and event.asked_t is not None and event.asked_t < state.warned_t
+def near(left_s: float | None, rules: Rules) -> bool:
+    """Whether that is what the warning is about."""
+    return left_s is not None and left_s <= rules.warning_s + EARLY_S
+
+
+def outdated(state: State, event: ev.SlurmSaid, rules: Rules) -> bool:
+    """It calls the end far, and was asked for before the warning: somebody may have moved the limit in between. It is asked again."""
+    return state.warned and event.asked_t is not None and event.asked_t < state.warned_t and not near(event.left_s, rules)
 
 
 def _preemption(state: State, event: ev.SlurmSaid) -> tuple[LeaderOrder, ...]:
@@ -289,7 +294,7 @@ def _preemption(state: State, event: ev.SlurmSaid) -> tuple[LeaderOrder, ...]:
 def _watch_end(state: State, event: ev.SlurmSaid, rules: Rules) -> State:
     """When the warning is due. One that was answered is over once the end is far: it was sent by hand, or the limit was moved."""
     left_s = event.left_s
-    if state.warned and state.answered and (left_s is None or left_s > rules.warning_s + EARLY_S):
+    if state.warned and state.answered and not near(left_s, rules):
         state = replace(state, warned=False)
     if state.warned or left_s is None:
         return replace(state, warn_t=None, warn_checked=False, end_known=state.warned)
@@ -357,6 +362,6 @@ def slurm_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
     if state.stage in BEFORE_END and not event.completing and (event.state == "PENDING" or event.restarts > state.restarts):
         return close(state, SUPERSEDED, event.t)
     if state.stage in BEFORE_END:
-        again = (ev.AskSlurm(),) if outdated(state, event) else ()
+        again = (ev.AskSlurm(),) if outdated(state, event, rules) else ()
         return end_said(state, event, rules), (*_preemption(state, event), *again)
     return state, ()

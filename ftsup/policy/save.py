@@ -300,18 +300,14 @@ def end_said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return state, ()
     if event.preempted:
         return _until_taken(replace(state, look_t=None, preempted=True), event.t, rules)
-    if ending.outdated(state, event):
+    if ending.outdated(state, event, rules):
         return state, ()
     return _end_is(replace(state, end_known=True), event.left_s, event.t, rules)
 
 
-def _near(left_s: float | None, rules: Rules) -> bool:
-    return left_s is not None and left_s <= rules.warning_s + ending.EARLY_S
-
-
 def _end_is(state: State, left_s: float | None, t: float, rules: Rules) -> Change:
     """So far away; what Slurm has not said since the warning is near."""
-    if not state.end_known or _near(left_s, rules):
+    if not state.end_known or ending.near(left_s, rules):
         return requeue(state, t, rules)
     left = "there is no time limit" if left_s is None else f"the end is {left_s / 60:.0f} min away"
     text = f"saved{_at(state.saved_step)} because of the warning signal; {left}: training goes on"

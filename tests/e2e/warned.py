@@ -62,7 +62,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
             "workers_per_node": self.ranks,
             "waits": {"end_margin": f"{MARGIN_S}s", "ask": "2s"},
             "checkpoint": {"pattern": "step*", "complete": "complete"} | ({"every": "4s"} if self.moment == "save" else {}),
-            "hang": {"step": "10s"},
+            "hang": {"step": "10s", "shutdown": "60s"},
         }
 
 

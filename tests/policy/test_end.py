@@ -130,6 +130,13 @@ def test_an_end_that_is_suddenly_near_is_a_warning_at_once() -> None:
     assert BEGAN + 67 <= world.t <= BEGAN + 71
 
 
+def test_an_answer_that_calls_the_end_near_counts_whenever_it_was_asked_for() -> None:
+    world = limited(150).warn(60).at(58, lambda: setattr(world, "slurm_takes_s", 14.0))
+    world.at(59, world.ask_slurm)
+    requeued(world)
+    assert BEGAN + 72 <= world.t <= BEGAN + 75
+
+
 @pytest.mark.parametrize("script", LISTENS)
 def test_a_busy_controller_is_waited_for_so_that_a_signal_by_hand_requeues_nothing(script: str) -> None:
     world = limited(900, script=script, rules=replace(RULES, ask_s=1000.0)).warn(30)
