@@ -17,6 +17,7 @@ by `share: group`); keys, `env.json` and requests are always 0600/0700.
     RUN/continued.json       the newest --continue           RUN/submitting       sbatch was asked, its answer not written down
     RUN/config.<n>.yaml      as it was before continuation n RUN/requeue.json     decided, and not seen yet (`policy.spool`)
     RUN/watch.jsonl          what `ftsup watch` did          RUN/leader.json      where nodes find their leader
+    RUN/watch.claims/        an empty file for each try of it: two watches never do the same
 """
 
 from __future__ import annotations

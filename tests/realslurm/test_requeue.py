@@ -64,6 +64,7 @@ def test_a_node_is_left_beside_the_users_own_and_given_again_it_is_left_again(re
     assert run.until_over().restarts == 2
 
 
+@pytest.mark.drill
 def test_too_few_nodes_would_remain(real) -> None:
     (run,) = submit(real, nodes=3, exclude=["n4"])
     until_runs(run)
