@@ -59,7 +59,7 @@ def _way(facts: Facts, way: _Way) -> Iterator[Finding]:
         yield note(f"{said}: a preempted job can be suspended, which ftsup does not take for a hang")
     wait_s = facts.cluster.seconds("KillWait") or 0.0
     has = f"GraceTime is {duration(way.grace_s)} and KillWait {duration(wait_s)}: so long it has from the first signal to the last"
-    if any("send_user_signal" in facts.cluster.word(key) for key in ("PreemptParameters", "SchedulerParameters")):  # 22.05: the latter
+    if any("send_user_signal" in facts.cluster.word(key) for key in ("PreemptParameters", "SlurmctldParameters")):  # 22.05: the latter
         yield ok(f"{said}: a preempted job gets the warning (send_user_signal); {has}")
         return
     every = duration(facts.config.checkpoint.every_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ftsup import events as ev
 from ftsup.events import VerdictKind
 from tests.e2e import stops
-from tests.realslurm.cluster import CRED_EXPIRE_S, MAIN, Plan
+from tests.realslurm.cluster import CRED_EXPIRE_S, MAIN, Plan, program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(600)]
 
@@ -63,10 +64,19 @@ def test_preempted(proctrack: str, own_site) -> None:
         stops.told(run, decided[name].reason.partition(":")[0])
 
 
+def sends_the_warning() -> dict[str, str]:
+    """The setting, as the Slurm of this machine names it: 22.05 knows no PreemptParameters, and does not start with them."""
+    version = subprocess.run([program("slurmctld") or "", "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    if version.startswith("22.05"):
+        return {"SlurmctldParameters": "preempt_send_user_signal"}
+    return {"PreemptParameters": "send_user_signal"}
+
+
 @pytest.mark.drill
-def test_a_preemption_may_send_the_warning(own_site) -> None:
-    """PreemptParameters=send_user_signal: then ranks can save in both process trackings."""
-    site = own_site(plan("linuxproc", PreemptParameters="send_user_signal"))
+@pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
+def test_a_preemption_may_send_the_warning(proctrack: str, own_site) -> None:
+    """Then ranks can save in both process trackings."""
+    site = own_site(plan(proctrack, **sends_the_warning()))
     runs = {name: stops.submit(site, name, partition=name) for name in ("lowgrace", "lowcancelgrace")}
     for run in runs.values():
         run.until_trains(more=5)

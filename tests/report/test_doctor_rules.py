@@ -174,7 +174,7 @@ def test_every_rule_of_the_table_is_tried():
     assert {rule for rule, *_ in CAUSES} == {name for name, _ in judge.RULES}
     assert "arrays-mpi: ok: MaxArraySize is 1001" in "\n".join(told(GOOD, Level.OK))
     assert "nobody is preempted" in "\n".join(told(with_preemption("OFF", whole="CANCEL"), Level.OK))
-    for setting in ({"PreemptParameters": "send_user_signal"}, {"SchedulerParameters": "bf_interval=1,preempt_send_user_signal"}):
+    for setting in ({"PreemptParameters": "send_user_signal"}, {"SlurmctldParameters": "enable_configless,preempt_send_user_signal"}):
         assert "gets the warning (send_user_signal)" in "\n".join(told(with_preemption("REQUEUE", **setting), Level.OK))
     assert "qos fast is there; MaxWall is 1h" in "\n".join(told(with_qos(FAST, config=slurm(qos="fast", time_s=1800)), Level.OK))
     assert "MpiDefault is pmix: ftsup starts its steps with --mpi=none" in "\n".join(told(with_setting(MpiDefault="pmix"), Level.OK))
