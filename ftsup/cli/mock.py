@@ -28,7 +28,7 @@ def _where(state: Path | None) -> Path:
 def mock() -> None:
     """A Slurm for one machine.
 
-    sbatch, srun, squeue, scontrol, scancel and sinfo over virtual nodes.
+    sbatch, salloc, srun, squeue, scontrol, scancel and sinfo over virtual nodes.
     """
 
 
