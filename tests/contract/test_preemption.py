@@ -77,7 +77,9 @@ class Watched:
         self.pressed = False
 
     def look(self, job: Job, heard: set[str]) -> bool:
-        """False: nothing more is to be seen."""
+        """False: nothing more is to be seen; what waited may begin again before the others have come so far."""
+        if self.seen and self.seen[-1] in {WAITS, ENDED}:
+            return False
         now = (job.state, job.completing, job.preempted, job.restarts)
         if now not in self.seen[-1:]:
             self.seen.append(now)
