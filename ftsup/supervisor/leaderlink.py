@@ -61,6 +61,8 @@ class LeaderLink:
         """Node -> its last answer to `ask_counters`."""
         self._talk = Talk()
         self._peers: dict[str, _Peer] = {}
+        self._held: dict[str, _Peer] = {}
+        """Instance -> a supervisor that another one keeps from its node: it says so, and leaves. Orders are for the other one."""
         self._waiting: dict[str, Outbox] = {}
         self._by_identity: dict[bytes, _Peer] = {}
         self._seen = dict(seen or {})
@@ -112,7 +114,7 @@ class LeaderLink:
     @property
     def seen(self) -> dict[tuple[str, str], int]:
         """(node, instance) -> the last event taken."""
-        return self._seen | {(peer.node, peer.instance): peer.inbox.last for peer in self._peers.values() if peer.inbox.last is not None}
+        return self._seen | {(peer.node, peer.instance): peer.inbox.last for peer in self._all() if peer.inbox.last is not None}
 
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """What to poll for reading."""
@@ -149,13 +151,13 @@ class LeaderLink:
             connections.add(int(identity.get(zmq.SRCFD)))
             peer = self._handle(identity.bytes, b"".join(frame.bytes for frame in frames), now, found)
             if peer is not None:
-                owed[peer.node] = peer
+                owed[peer.instance] = peer
         self._serve_zap()
         self._move(now)
         self._watch_door(now, connections)
         if now - self._looked_at >= TICK_S:  # not with every message: there may be a thousand nodes
             self._looked_at = now
-            owed |= {peer.node: peer for peer in self._peers.values() if (due := peer.outbox.due_at()) is not None and due <= now}
+            owed |= {peer.instance: peer for peer in self._peers.values() if (due := peer.outbox.due_at()) is not None and due <= now}
         for peer in owed.values():
             self._tell(peer, now)
         return found
@@ -171,7 +173,7 @@ class LeaderLink:
 
     def ack(self, now: float) -> None:
         """All events returned by `receive` so far are safe: the nodes may forget them."""
-        for peer in self._peers.values():
+        for peer in self._all():
             if peer.inbox.last is not None and peer.inbox.last > peer.acked:
                 peer.acked = peer.inbox.last
                 self._tell(peer, now)
@@ -246,20 +248,31 @@ class LeaderLink:
         up = _UP.decode(hello.up)
         if (up.node, up.instance) != (hello.node, hello.instance):
             raise msgspec.DecodeError("the node contradicts itself")
-        peer = self._peers.get(hello.node)
+        peer = self._held.get(hello.instance) if up.held else self._peers.get(hello.node)
         if peer is None or peer.instance != hello.instance:
-            if peer is not None:
-                self._forget(peer)
-            last = self._seen.get((hello.node, hello.instance))
-            waiting = self._waiting.pop(hello.node) if hello.node in self._waiting else Outbox()
-            peer = _Peer(hello.node, hello.instance, last=last, outbox=waiting)
-            self._peers[hello.node] = peer
+            peer = self._met(peer, hello, held=bool(up.held))
         self.heard_at[peer.node] = now
         self._know(peer, identity)
         peer.outbox.again()
         if not peer.greeted:
             peer.greeted = True
             found.append(Heard(node=peer.node, instance=peer.instance, events=(up,)))
+        return peer
+
+    def _all(self) -> list[_Peer]:
+        return [*self._peers.values(), *self._held.values()]
+
+    def _met(self, before: _Peer | None, hello: wire.Hello, *, held: bool) -> _Peer:
+        """Somebody new, perhaps in the place of the one before."""
+        if before is not None:
+            self._forget(before)
+        last = self._seen.get((hello.node, hello.instance))
+        waiting = self._waiting.pop(hello.node) if hello.node in self._waiting and not held else Outbox()
+        peer = _Peer(hello.node, hello.instance, last=last, outbox=waiting)
+        if held:
+            self._held[hello.instance] = peer
+        else:
+            self._peers[hello.node] = peer
         return peer
 
     def _take(self, identity: bytes, report: wire.Report, now: float, found: list[Heard]) -> _Peer | None:

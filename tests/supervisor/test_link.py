@@ -141,6 +141,25 @@ def test_a_port_that_stays_in_use_is_left_and_nodes_that_are_told_find_the_leade
     ]
 
 
+def test_a_second_supervisor_that_another_one_keeps_out_costs_that_one_no_order(table):
+    """The numbers of what it was told go on, where they began again an order counted as one that it has."""
+    leader = table.lead()
+    table.node()
+    table.until(lambda: table.events(NodeUp))
+    leader.send("n1", [STOP], table.now)
+    table.until(lambda: len(table.orders) == 1)
+    second = table.node(instance="i2", held=4711)
+    second.report([Warned(node="n1")], table.now)
+    table.until(lambda: table.events(Warned))
+    leader.ack(table.now)
+    table.until(lambda: second.unsent == 0)
+    table.close(second)
+    for _ in range(20):
+        table.round(dt=0.2)
+    leader.send("n1", [STOP], table.now)
+    table.until(lambda: len(table.orders) == 2)
+
+
 def test_what_a_node_learns_that_is_old_news_costs_it_nothing(table):
     leader = table.lead()
     node = table.node()
