@@ -61,8 +61,8 @@ class LeaderLink:
         """Node -> its last answer to `ask_counters`."""
         self._talk = Talk()
         self._peers: dict[str, _Peer] = {}
-        self._held: dict[str, _Peer] = {}
-        """Instance -> a supervisor that another one keeps from its node: it says so, and leaves. Orders are for the other one."""
+        self._held: dict[tuple[str, str], _Peer] = {}
+        """(node, instance) -> a supervisor that another one keeps from its node: it says so, and leaves. Orders are for the other one."""
         self._waiting: dict[str, Outbox] = {}
         self._by_identity: dict[bytes, _Peer] = {}
         self._seen = dict(seen or {})
@@ -142,7 +142,7 @@ class LeaderLink:
         self._serve_zap()
         found: list[Heard] = []
         connections: set[int] = set()
-        owed: dict[str, _Peer] = {}
+        owed: dict[tuple[str, str], _Peer] = {}
         for _ in range(PER_CALL):
             try:
                 identity, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -151,13 +151,17 @@ class LeaderLink:
             connections.add(int(identity.get(zmq.SRCFD)))
             peer = self._handle(identity.bytes, b"".join(frame.bytes for frame in frames), now, found)
             if peer is not None:
-                owed[peer.instance] = peer
+                owed[peer.node, peer.instance] = peer
         self._serve_zap()
         self._move(now)
         self._watch_door(now, connections)
         if now - self._looked_at >= TICK_S:  # not with every message: there may be a thousand nodes
             self._looked_at = now
-            owed |= {peer.instance: peer for peer in self._peers.values() if (due := peer.outbox.due_at()) is not None and due <= now}
+            owed |= {
+                (peer.node, peer.instance): peer
+                for peer in self._peers.values()
+                if (due := peer.outbox.due_at()) is not None and due <= now
+            }
         for peer in owed.values():
             self._tell(peer, now)
         return found
@@ -248,7 +252,7 @@ class LeaderLink:
         up = _UP.decode(hello.up)
         if (up.node, up.instance) != (hello.node, hello.instance):
             raise msgspec.DecodeError("the node contradicts itself")
-        peer = self._held.get(hello.instance) if up.held else self._peers.get(hello.node)
+        peer = self._held.get((hello.node, hello.instance)) if up.held else self._peers.get(hello.node)
         if peer is None or peer.instance != hello.instance:
             peer = self._met(peer, hello, held=bool(up.held))
         self.heard_at[peer.node] = now
@@ -270,7 +274,7 @@ class LeaderLink:
         waiting = self._waiting.pop(hello.node) if hello.node in self._waiting and not held else Outbox()
         peer = _Peer(hello.node, hello.instance, last=last, outbox=waiting)
         if held:
-            self._held[hello.instance] = peer
+            self._held[hello.node, hello.instance] = peer
         else:
             self._peers[hello.node] = peer
         return peer
