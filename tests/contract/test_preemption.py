@@ -48,7 +48,7 @@ def preempting(request, tmp_path):
     """A world with partitions whose jobs are preempted, and with better ones."""
     if request.param == "mock":
         nodes = {"nodes": 8, "prefix": "n", "partitions": {**MOCKED, **BETTER}}
-        env = mockslurm.create(tmp_path / "mock", kill_wait_s=5, begin_wait_s=9, **nodes)
+        env = mockslurm.create(tmp_path / "mock", kill_wait_s=30, begin_wait_s=30, **nodes)
         rig: LiveRig = MockRig(tmp_path, env, proctrack="linuxproc")
     else:
         made = request.getfixturevalue("site_cluster")
