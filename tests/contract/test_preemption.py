@@ -122,6 +122,7 @@ def test_what_a_preempted_job_shows_and_hears(preempting):
     }
     for one in watched:
         assert set(rig.heard(one.job)) == {"task-CONT", "task-TERM", "batch-TERM"}
-        assert all(job.ends_in_s is not None and job.ends_in_s <= GRACE_S for job, _ in one.warned)
+        # Slurm's times are whole seconds: a grace may seem to be one longer.
+        assert all(job.ends_in_s is not None and job.ends_in_s <= GRACE_S + 1 for job, _ in one.warned)
         assert all(heard <= {"task-CONT", "task-TERM"} for _, heard in one.warned), "the batch script is told when it ends, and no sooner"
         assert not one.warned or one.warned[-1][1] == {"task-CONT", "task-TERM"}

@@ -70,6 +70,7 @@ def changed(name: str, into: Path, *changes: tuple[str, str]) -> Path:
     return into / name
 
 
+@pytest.mark.drill
 def test_a_script_that_forgets_its_optimizer_is_found_out(tmp_path):
     """Shorter, on two ranks, and killed once: what matters is the comparison at the end."""
     changed("demo_train.py", tmp_path, ('    optimizer.load_state_dict(saved["optimizer"])\n', ""))

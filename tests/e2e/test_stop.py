@@ -28,7 +28,7 @@ def preempting(tmp_path):
         yield made
 
 
-@pytest.mark.parametrize("partition", LESSER)
+@pytest.mark.parametrize("partition", ["low", "lowgrace", "lowcancel", pytest.param("lowcancelgrace", marks=pytest.mark.drill)])
 def test_preempted(partition: str, preempting) -> None:
     run = stops.submit(preempting, "a", partition=partition)
     run.until_trains(more=3)

@@ -46,7 +46,7 @@ def nodes(cases: list[warned.Case]) -> int:
     return sum(case.nodes for case in cases)
 
 
-@pytest.mark.parametrize("proctrack", ["cgroup", "linuxproc"])
+@pytest.mark.parametrize("proctrack", [pytest.param("cgroup", marks=pytest.mark.drill), "linuxproc"])
 def test_each_form_of_the_warning(tmp_path, proctrack: str) -> None:
     """To the steps, to the batch script, another signal, and none at all."""
     cases = warned.each_form(own=proctrack == "linuxproc")

@@ -72,6 +72,7 @@ def test_the_controller_is_away_in_each_phase(own_site) -> None:
     sound(run, told=[AWAY])
 
 
+@pytest.mark.drill
 def test_munge_is_away_while_training_breaks_and_restarts(own_site) -> None:
     """For less long than Slurm waits for a node."""
     site = own_site(replace(ONE, settings={"SlurmdTimeout": "120"}))

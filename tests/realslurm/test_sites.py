@@ -281,6 +281,7 @@ def test_while_munge_is_away_each_operation_is_unavailable_and_none_is_refused_o
     slurm.cancel(job)
 
 
+@pytest.mark.drill
 @odd_group
 def test_a_job_that_slurm_has_forgotten_is_what_the_run_itself_says(odd) -> None:
     """Without accounting: one that finished, and one whose batch script was killed, so that nobody wrote an end down."""

@@ -15,6 +15,8 @@ from tests.realslurm.cluster import KILL_WAIT_S
 pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(600)]
 
 CLUSTERS = ("real", "real_cgroup")
+ONE_IN_CI = (pytest.param("real", marks=pytest.mark.drill), "real_cgroup")
+"""Where a signal goes with cgroups it is harder to follow; the other tracking is a drill."""
 BATCH = 5
 
 
@@ -37,7 +39,7 @@ def check(site: RealSite, case: warned.Case, run: Run, *, margin_s: float) -> No
     site.ftsup("cancel", cwd=run.work)
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("cluster", ONE_IN_CI)
 def test_each_form_of_the_warning_and_who_can_be_asked(cluster: str, request) -> None:
     """As Slurm itself sends it: 0 to 20 s after the start. Who cannot be asked is requeued in time."""
     site = request.getfixturevalue(cluster)
@@ -100,7 +102,7 @@ def minutes_gone(run: Run) -> int:
     return int(run.show().run_s) // 60
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("cluster", ONE_IN_CI)
 def test_an_admin_who_moves_the_limit_is_followed(cluster: str, request) -> None:
     """One limit is moved near: Slurm warns at its next look. One is moved away before any warning: nothing is saved, training goes on."""
     site = request.getfixturevalue(cluster)

@@ -35,7 +35,7 @@ def train_one():
     optimizer.step()
 """
 ASKS = """
-while not os.path.exists("finish"):
+while True:  # all ranks leave at one step: one that looked for itself would leave the others in their all_reduce
     train_one()
     if asked():
         save("asked")
