@@ -57,6 +57,10 @@ def test_words_without_a_rule_are_our_bug() -> None:
         ev.LaunchFailed(node="n1", epoch=OLD, fault=DIED),
         ev.Busy(node="n1", epoch=OLD, phase="checkpoint", limit_s=60.0),
         ev.Moving(node="n1", epoch=OLD),
+        ev.Stalled(node="n1", epoch=OLD, faults=(QUIET,)),
+        ev.Progressed(node="n1", epoch=OLD, phase="step", step=9, beats=9),
+        ev.NodeSilent(node="n9", quiet_s=1000.0),
+        ev.Noted(text="a disk is ill"),
         ev.RankEnded(node="n1", epoch=OLD, fault=DIED),
         ev.Collected(node="n1", epoch=OLD, incident=1),
         ev.AttemptOver(node="n1", epoch=OLD, code=1),
@@ -148,6 +152,28 @@ def test_a_script_whose_steps_nobody_knows_shows_its_progress_by_what_it_saves()
 # The end of a grant -------------------------------------------------------------------------------------------------------
 
 
+def test_where_every_node_is_over_before_its_evidence_came_nothing_is_left_to_stop() -> None:
+    desk = Desk().running()
+    desk.tell(ev.RankEnded(node="n1", epoch=ONE, fault=DIED))
+    desk.tell(*(ev.AttemptOver(node=node, epoch=ONE, code=1) for node in NODES))
+    assert (desk.state.stage, desk.state.epoch) == (Stage.PICK, NEXT)
+
+
+def test_what_is_decided_is_done_although_the_disk_does_not_take_it() -> None:
+    desk = Desk().running()
+    desk.tell(ev.CheckpointsTaken(why="another run has them"))
+    desk.tell(ev.Tick(), after=1000.0)
+    assert (desk.state.stage, desk.kinds()[-1]) == (Stage.OVER, "Quit")
+
+
+def test_what_begun_elsewhere_after_the_end_was_decided_changes_nothing() -> None:
+    desk = Desk().running()
+    desk.tell(ev.CheckpointsTaken(why="another run has them"))
+    decided = desk.state
+    desk.tell(ev.Superseded(why="job 8 leads the run"))
+    assert (desk.state, desk.orders) == (decided, ())
+
+
 def restarted(desk: Desk) -> Desk:
     """A new leader takes over in the same grant."""
     return desk.tell(ev.LeaderStarted(job="7", restarts=0, host="n1", pid=2, nodes=NODES))
@@ -158,6 +184,13 @@ def test_a_new_leader_decides_again_what_was_decided() -> None:
     desk.tell(ev.CheckpointsTaken(why="another run has them"))
     restarted(desk)
     assert (desk.state.stage, desk.kinds()) == (Stage.CLOSE, ["Decide"])
+
+
+def test_a_new_leader_does_not_wait_again_for_the_next_attempt() -> None:
+    desk = Desk().running()
+    desk.state = replace(desk.state, stage=Stage.BACK_OFF, deadline_t=desk.t + 60.0)
+    restarted(desk)
+    assert (desk.state.stage, desk.state.deadline_t) == (Stage.BACK_OFF, desk.t)
 
 
 def test_a_new_leader_of_a_job_that_was_told_to_end_asks_slurm() -> None:

@@ -91,6 +91,11 @@ def test_preempted_and_not_requeueable_it_has_a_successor_before_it_has_ended() 
     assert given(desk, ev.Requeue) == [ev.Requeue(ended=True), ev.Requeue(chain=True, ended=True)]
 
 
+def test_it_may_be_cancelled_and_over_before_anybody_has_told_us() -> None:
+    found = verdict(Desk().running().tell(ev.SlurmSaid(state="CANCELLED")))
+    assert (found.kind, found.reason) == (VerdictKind.CANCELLED, "cancelled (scancel)")
+
+
 def test_it_may_complete_before_anybody_has_told_us() -> None:
     desk = Desk().running().tell(ENDS)
     assert verdict(desk).kind is VerdictKind.CANCELLED
@@ -146,6 +151,27 @@ def test_the_warning_may_come_for_a_preemption() -> None:
     assert (desk.state.stage, desk.state.preempted, desk.state.end_t) == (Stage.RUN, True, None)
     desk.tell(RUNNING)
     assert not desk.state.preempted
+
+
+@pytest.mark.parametrize(
+    "partial, over, words",
+    [
+        (False, (), "saved at step 7 for the preemption; training goes on until Slurm ends the job"),
+        (True, (), "the save is partial for the preemption; training goes on until Slurm ends the job"),
+        (False, NODES, "all ranks saved at step 7 and left"),
+    ],
+)
+@pytest.mark.parametrize("said", ["now", "before"])
+def test_saved_for_a_preemption_its_nodes_are_ours_until_slurm_takes_them(partial, over, words: str, said: str) -> None:
+    desk = Desk().running()
+    desk.state = replace(desk.state, look_t=desk.t + 1.0, warned=True, saved_step=7, partial=partial, over=over, preempted=said == "before")
+    if said == "now":
+        desk.tell(GRACE)
+    else:
+        desk.tell(ev.Tick(), after=2.0)
+    assert given(desk, ev.Requeue) == [], "Slurm does it by itself"
+    found = [order.text for order in given(desk, ev.Notify)] + ([verdict(desk).reason] if over else [])
+    assert any(words in text for text in found), found
 
 
 def test_what_breaks_while_it_is_preempted_is_requeued_and_not_started_again() -> None:
