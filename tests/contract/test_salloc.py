@@ -113,6 +113,10 @@ def test_a_signal_to_salloc_gives_the_nodes_back(live):
 def test_a_wait_for_nodes_is_given_up_by_a_signal(live):
     with salloc(live, "-N1", f"--dependency=afterany:{live.submit('--hold')}", "true") as made:
         made.hear("queued and waiting for resources")
-        made.process.send_signal(signal.SIGINT)
+        for _ in range(10):  # one that comes just before salloc begins to wait is seen when it wakes, and that takes its time
+            made.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                made.process.wait(3)
+                break
         assert made.end()[0] == 1
         assert live.until(made.job, over).state is JobState.CANCELLED

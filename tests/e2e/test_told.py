@@ -66,7 +66,7 @@ def test_a_run_is_followed_from_its_first_line_to_its_last_and_its_news_are_told
         run.once(1, "burst")
         run.until_trains(epoch=Epoch(1, 2), more=10)
 
-        before = int((work / "control" / "said.1.2.1").read_text())
+        before = int(run.until((work / "control" / "said.1.2.1").read_text))  # empty for the moment in which it is written
         run.supervisor("mock2").kill()
         run.until_trains(epoch=Epoch(1, 3))
 
