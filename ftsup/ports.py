@@ -39,6 +39,12 @@ class JobState(Enum):
 _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
 
+def job_number(job_id: str) -> int:
+    """What tells which of a run's jobs is the newer one: of an array's task that of the array; 0 for what is no job id."""
+    head = job_id.partition("_")[0]
+    return int(head) if head.isdecimal() else 0
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm says about one job. Times are durations from Slurm's own clock; no clock of ours is compared with them."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ftsup.policy.spool import Carry, Spool, carry
 from ftsup.policy.told import Unexplained
-from ftsup.ports import Job, JobState
+from ftsup.ports import Job, JobState, job_number
 from ftsup.report.words import short_time
 
 LEFT_S = 60.0
@@ -178,7 +178,7 @@ def _never(case: Case) -> Finding | None:
 def _spooled(case: Case) -> Finding | None:
     """A requeue that was decided and did not get through."""
     seen, spool, other = case.seen, case.seen.spool, case.spooled
-    if spool is None or number(spool.job) < number(seen.job):  # it has its successor, whatever Slurm remembers of that
+    if spool is None or job_number(spool.job) < job_number(seen.job):  # it has its successor, whatever Slurm remembers of that
         return None
     left = carry(spool, state=other.state.value, completing=other.completing, restarts=other.restarts)
     why = f"its leader decided to requeue job {spool.job} ({spool.reason}) and did not get through"
@@ -288,12 +288,6 @@ def _runs(case: Case) -> Finding | None:
 
 TABLE: tuple[Callable[[Case], Finding | None], ...] = (_never, _spooled, _slurms_own, _ended, _held, _waits, _runs)
 """Read from the top; where none fits nothing is done: it is suspended, trains, or Slurm says a word that we do not know."""
-
-
-def number(job_id: str) -> int:
-    """What tells which of a run's jobs is the newer one; of an array's task that of the array."""
-    head = job_id.partition("_")[0]
-    return int(head) if head.isdecimal() else 0
 
 
 def _gone(case: Case, text: str) -> Finding:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ftsup.ports import Found, Job, JobState, Slurm
+from ftsup.ports import Found, Job, JobState, Slurm, job_number
 from ftsup.slurm import hostlist
 from ftsup.slurm.keepout import KeptOut, spared
 
@@ -43,7 +43,7 @@ def standing(slurm: Slurm, *, before: str, number: int, script: Path, follows: s
     follows = follows or next((one.words[0] for one in found if int(one.job_id) == number and one.words), "")
     earlier = [one for one in found if int(one.job_id) < number]
     elder = next((one.job_id for one in earlier if follows and one.words[:1] == (follows,)), "")
-    if not elder and follows and _number(follows) < _number(before):
+    if not elder and follows and job_number(follows) < job_number(before):
         elder = before
     living = (job.job_id for job in (last, *(slurm.show(one.job_id) for one in earlier)) if job.lives and not job.completing)
     return Standing(elder=elder or next(living, ""), cancelled=last.state is JobState.CANCELLED)
@@ -76,7 +76,7 @@ def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Se
 def _later(slurm: Slurm, job_id: str, *, number: int, script: Path) -> list[Found]:
     """Those that follow the job, or one that does. What was submitted twice for an earlier job, and ends at once, is none of them."""
     later = [one for one in slurm.find(script) if int(one.job_id) > number]
-    return [one for one in later if (_number(one.words[0]) >= _number(job_id) if one.words else _may_follow(slurm.show(one.job_id)))]
+    return [one for one in later if (job_number(one.words[0]) >= job_number(job_id) if one.words else _may_follow(slurm.show(one.job_id)))]
 
 
 def _may_follow(job: Job) -> bool:
@@ -91,9 +91,3 @@ def _eldest(slurm: Slurm, job_id: str, later: Sequence[Found]) -> str:
         if one.words[:1] == (job_id,) and slurm.show(one.job_id).state is JobState.PENDING:
             slurm.cancel(one.job_id)
     return first.job_id
-
-
-def _number(job_id: str) -> int:
-    """Of an array's task that of the array: those that follow it have greater ones."""
-    head = job_id.partition("_")[0]
-    return int(head) if head.isdecimal() else 0

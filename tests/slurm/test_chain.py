@@ -13,20 +13,7 @@ from ftsup.errors import Unanswered, Unavailable
 from ftsup.ports import JobState
 from ftsup.slurm.chain import Standing, Successor, standing, successor
 from ftsup.slurm.fake import FakeSlurm
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "job.sbatch"
-    path.write_text("#!/bin/bash\n#SBATCH --nodes=2\n")
-    return path
-
-
-def running(slurm: FakeSlurm, script: Path, *args: str) -> str:
-    job = slurm.submit(script, args=args)
-    slurm.advance(1)
-    assert slurm.show(job).state is JobState.RUNNING
-    return job
+from tests.slurm.conftest import running
 
 
 def ask(slurm: object, job: str, script: Path) -> Successor:

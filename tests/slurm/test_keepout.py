@@ -6,25 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ftsup.ports import JobState, Partition
+from ftsup.ports import Partition
 from ftsup.slurm.fake import FakeSlurm
 from ftsup.slurm.keepout import KeptOut, fitting, keep_out, requeue_without
+from tests.slurm.conftest import running
 
 ALL = ("n1", "n2", "n3", "n4")
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "job.sbatch"
-    path.write_text("#!/bin/bash\n#SBATCH --nodes=2\n")
-    return path
-
-
-def running(slurm: FakeSlurm, script: Path, *args: str) -> str:
-    job = slurm.submit(script, args=args)
-    slurm.advance(1)
-    assert slurm.show(job).state is JobState.RUNNING
-    return job
 
 
 @pytest.mark.parametrize(
