@@ -45,4 +45,5 @@ def test_a_quiet_run_asks_once_in_a_while_by_its_leader_alone_and_a_person_who_l
     assert set(found) == {"scontrol show job", "scontrol show config"}, found
     questions = found["scontrol show job"]
     assert QUIET_S // ASK_S - 2 <= questions <= QUIET_S // ASK_S + 2, found
-    assert found["scontrol show config"] <= questions, "Slurm's own clock, for the end of the job"
+    # Slurm's own clock, for the end of the job, is asked beside each question; the look may begin and end between the two.
+    assert abs(found["scontrol show config"] - questions) <= 1, found

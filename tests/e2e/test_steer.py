@@ -34,11 +34,13 @@ def steps(run: Run) -> list[int]:
 
 
 def saved(run: Run) -> list[int]:
-    """The steps at which all ranks saved, in their order."""
-    found = [int(line.split()[1]) for line in (run.work / "saves").read_text().splitlines()]
+    """The steps at which all ranks saved, in their order; two attempts may come to the same step."""
+    lines = (run.work / "saves").read_text().splitlines()
+    found = [(int(step), int(rank)) for rank, step, *_ in map(str.split, lines)]
     ranks = run.ranks(run.launches()[0])
-    assert all(found.count(step) == ranks for step in found), found
-    return list(dict.fromkeys(found))
+    saves = [sorted(found[at : at + ranks]) for at in range(0, len(found), ranks)]
+    assert all(save == [(save[0][0], rank) for rank in range(ranks)] for save in saves), found
+    return [save[0][0] for save in saves]
 
 
 def steer(run: Run, *words: str) -> str:
