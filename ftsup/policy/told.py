@@ -51,9 +51,8 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def signalled(state: State, event: ev.Signalled, _rules: Rules) -> Change:
-    """TERM at the leader, or at the batch script, and not by our own requeue. In the foreground SIGHUP is a terminal that has gone."""
-    script = event.signal == SCRIPT and not state.foreground
-    return _told(replace(state, signalled=True, script=state.script or script), event.t)
+    """TERM at the leader, or at the batch script, and not by our own requeue."""
+    return _told(replace(state, signalled=True, script=state.script or event.signal == SCRIPT), event.t)
 
 
 def terminated(state: State, event: ev.Terminated, _rules: Rules) -> Change:

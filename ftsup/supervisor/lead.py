@@ -70,6 +70,8 @@ SLURM = "slurm"
 """The kind of the trouble when Slurm does not answer."""
 CAREFUL = (ev.Launch, ev.Requeue)
 ENDINGS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+HUNG_UP, TYPED = "the terminal going away (SIGHUP)", "SIGINT at the terminal"
+"""Who wants the end of what was started in the foreground."""
 TO_NODES = get_args(ev.NodeOrder)
 
 
@@ -382,7 +384,7 @@ class Lead:
         again = self.interrupted and number == signal.SIGINT
         self.interrupted = True
         request = ev.Request.CANCEL if again else ev.Request.STOP
-        return ev.Asked(request=request, who=f"{signal.Signals(number).name} at the terminal", wall=self.clock.wall())
+        return ev.Asked(request=request, who=HUNG_UP if number == signal.SIGHUP else TYPED, wall=self.clock.wall())
 
     def _routine(self, now: float) -> None:
         """What comes round by itself: people's requests, and their view of now."""

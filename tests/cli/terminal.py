@@ -44,6 +44,7 @@ class Terminal:
 
     def __init__(self, argv: list[str], *, cwd: Path, env: Mapping[str, str], columns: int, rows: int) -> None:
         self.master, self.slave = os.openpty()
+        self.gone = False
         self.resize(columns, rows)
         self.modes = termios.tcgetattr(self.slave)
         self.child = subprocess.Popen(
@@ -96,6 +97,13 @@ class Terminal:
     def signal(self, number: int) -> None:
         """Tell the program itself."""
         os.kill(os.tcgetpgrp(self.master), number)
+
+    def goes(self) -> None:
+        """The window is closed, or the connection lost: nobody holds the other end any more, and the shell ends of it."""
+        os.close(self.master)
+        self.gone = True
+        self.child.kill()
+        self.child.wait(10)
 
     def restored(self) -> bool:
         """Whether the terminal is as it was before the program."""
@@ -156,5 +164,6 @@ def terminal(argv: list[str], *, cwd: Path, env: Mapping[str, str], columns: int
             with contextlib.suppress(OSError):
                 one.signal(signal.SIGKILL)
             one.child.wait(10)
-        os.close(one.master)
+        if not one.gone:
+            os.close(one.master)
         os.close(one.slave)

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import psutil
@@ -48,8 +48,9 @@ CONFIG: dict[str, Any] = {
     "node_grace": "4s",
     "local_dir": "local",
     "policy": {"back_off": "1s"},
-    "waits": {"tick": "0.5s"},
+    "waits": {"tick": "0.5s", "late": "2s"},
 }
+"""Short, so that stories are. As in the defaults, a leader that is so late that nodes seem silent to it was away: late < node_grace."""
 
 
 def until(there: Callable[[], object], *, within_s: float = WITHIN_S, what: Callable[[], str] = str) -> Any:
@@ -146,6 +147,16 @@ def words(process: psutil.Process) -> list[str]:
         found: list[str] = process.cmdline()
         return found
     return []
+
+
+def seen_below(folder: Path, see: Callable[[Path], Any]) -> dict[Path, Any]:
+    """What is seen at each path of a folder in which others work; what is gone before we come to it is passed over."""
+    found = {}
+    for top, folders, names in os.walk(folder):
+        for path in (Path(top, name) for name in (*folders, *names)):
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = see(path)
+    return found
 
 
 def carrying(mark: str) -> Iterator[psutil.Process]:
@@ -301,6 +312,12 @@ class Run:
         found: ev.Epoch = self.until(there)
         return found
 
+    def until_heard(self, *, epoch: ev.Epoch | None = None) -> ev.Epoch:
+        """The same, and the leader knows it: at a wish that comes sooner nothing is saved."""
+        found = self.until_trains(epoch=epoch)
+        self.until(lambda: any(event.epoch == found and event.beats for event in self.events(ev.Progressed)))
+        return found
+
     def until_over(self, *, state: JobState = JobState.COMPLETED, within_s: float = WITHIN_S) -> Job:
         """The job left Slurm's queue in this state, and nothing of it is left: no process, nothing in node-local memory."""
         job = self.until_ended(within_s=within_s)
@@ -392,6 +409,16 @@ class Run:
         part.write_text(text)
         self.site.give(part)
         part.replace(path)
+
+
+@contextlib.contextmanager
+def beside(site: Site, argv: Sequence[str], *, cwd: Path, out: IO[Any], err: IO[Any] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that goes on beside the story; one that fails does not wait for its end."""
+    with subprocess.Popen(site.as_user(argv, cwd), cwd=cwd, env=site.environ, stdout=out, stderr=err or out) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextlib.contextmanager

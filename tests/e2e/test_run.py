@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,11 +13,13 @@ from ftsup import events as ev
 from ftsup.events import VerdictKind
 from ftsup.ports import JobState
 from ftsup.rundir import RunDir
-from tests.e2e.harness import CONFIG, Run, Site, merged, until
+from tests.cli.terminal import terminal
+from tests.e2e.harness import CONFIG, Run, Site, beside, living, merged, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SAVER = Path(__file__).parent / "saver.py"
+SAVES = {"command": [str(SAVER), "asks"], "checkpoint": {"pattern": "step*", "complete": "complete"}}
 ONES_OWN = """#!/bin/bash
 {python} -m ftsup run c.yaml
 echo $? >> code
@@ -78,8 +79,8 @@ def test_in_a_batch_script_of_ones_own_faults_are_restarts_and_a_requeue_by_slur
 
 def test_in_sallocs_allocation_a_fault_is_a_restart_and_the_nodes_go_back_when_the_run_has_ended(site) -> None:
     work = written(site, "hand")
-    argv = site.as_user(["salloc", "-N2", sys.executable, "-m", "ftsup", "run", "c.yaml"], work)
-    with (work / "slurm-salloc.out").open("w") as out, subprocess.Popen(argv, cwd=work, env=site.environ, stdout=out, stderr=out) as typed:
+    argv = ["salloc", "-N2", sys.executable, "-m", "ftsup", "run", "c.yaml"]
+    with (work / "slurm-salloc.out").open("w") as out, beside(site, argv, cwd=work, out=out) as typed:
         run = begun(site, work)
         run.until_trains()
         assert {node for event in run.events(ev.LeaderStarted) for node in event.nodes} == {"mock1", "mock2"}
@@ -94,11 +95,9 @@ def test_in_sallocs_allocation_a_fault_is_a_restart_and_the_nodes_go_back_when_t
 
 
 def test_ctrl_c_saves_where_the_script_can_and_a_second_one_ends_at_once(site) -> None:
-    asks = own_job(
-        site, "-N1", "--time=9", name="asks", command=[str(SAVER), "asks"], checkpoint={"pattern": "step*", "complete": "complete"}
-    )
+    asks = own_job(site, "-N1", "--time=9", name="asks", **SAVES)
     stubborn = own_job(site, "-N1", "--time=9", name="stubborn", setup="export SET_UP=yes")
-    asks.until(lambda: any(event.phase == "step" for event in asks.events(ev.Progressed)))  # the leader has heard that it trains
+    asks.until_heard()
     asks.leader().send_signal(signal.SIGINT)
     asks.until_over()
     assert (asks.work / "code").read_text().split() == ["0"]
@@ -117,6 +116,27 @@ def test_ctrl_c_saves_where_the_script_can_and_a_second_one_ends_at_once(site) -
     stubborn.until_ended()
     assert stubborn.orders(ev.Decide)[-1].verdict.kind is VerdictKind.CANCELLED
     assert (stubborn.work / "code").read_text().split() == ["1"]
+
+
+def test_a_terminal_that_goes_away_is_a_stop_that_says_so(site) -> None:
+    """Where the allocation stays: it saves where the script can, and nothing that it prints into the void is in its way."""
+    work = written(site, "a", **SAVES)
+    wrap = "env -0 >part && mv part environ; until [ -e control/go ]; do sleep 0.2; done"
+    job = site.run("sbatch", "--parsable", f"--chdir={work}", "--output=/dev/null", f"--wrap={wrap}").strip()
+    until((work / "environ").exists)
+    environ = dict(one.split("=", 1) for one in (work / "environ").read_text().split("\0")[:-1])
+    with terminal([sys.executable, "-m", "ftsup", "run", "c.yaml"], cwd=work, env=environ) as typed:
+        typed.shows("as Ctrl-C here")
+        run = begun(site, work)
+        run.until_heard()
+        leader = run.leader()
+        typed.goes()
+        run.until(lambda: not living(leader))
+    decided = run.orders(ev.Decide)[-1].verdict
+    assert (decided.kind, run.job) == (VerdictKind.STOP, job)
+    assert decided.reason.startswith("stopped by the terminal going away (SIGHUP), saved at step "), decided
+    (work / "control" / "go").touch()
+    run.until_over()
 
 
 def test_a_heterogeneous_job_is_refused_once_and_not_begun_again(site) -> None:

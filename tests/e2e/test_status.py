@@ -22,8 +22,10 @@ def facts(run: Run) -> Page:
 
 
 def test_status_from_the_queue_over_a_hang_to_the_end(site: Site):
+    before = site.run("sbatch", "--parsable", "-N2", "--output=/dev/null", "--wrap=sleep 600").strip()  # both nodes are taken
     run = site.submit(slurm={"time": "90min"})
-    assert facts(run).stage in {Stage.WAITING, Stage.STARTING}
+    assert facts(run).stage is Stage.WAITING
+    site.run("scancel", before)
     told = run.until(
         lambda: (now := facts(run)).stage is Stage.TRAINING and "hard_cap" in now.budgets and "before the time limit" in now.next and now
     )

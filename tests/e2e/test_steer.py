@@ -60,22 +60,22 @@ def steer(run: Run, *words: str) -> str:
 def test_restart_pause_and_go_on(tmp_path) -> None:
     with mock_site(tmp_path, nodes=1) as site:
         run = saver(site)
-        run.until_trains()
+        run.until_heard()
         # Restart: saved, no incident, and resumed from what was saved.
         assert "the ranks save first" in steer(run, "restart")
-        run.until_trains(epoch=Epoch(1, 2))
+        run.until_heard(epoch=Epoch(1, 2))
         steer(run, "restart")
-        run.until_trains(epoch=Epoch(1, 3))
+        run.until_heard(epoch=Epoch(1, 3))
         first, second = saved(run)
         assert steps(run) == [0, first, second]
         # Back to the first: the second stays, and a fault does not bring it back.
         steer(run, "restart", "--from-step", str(second - 1))
-        run.until_trains(epoch=Epoch(1, 4))
+        run.until_heard(epoch=Epoch(1, 4))
         assert steps(run)[-1] == first
         assert (run.work / "ckpt" / f"step{second:06}").is_dir()
         assert (run.incidents(), run.orders(ev.Requeue)) == ([], [])
         run.rank(0).kill()
-        run.until_trains(epoch=Epoch(1, 5))
+        run.until_heard(epoch=Epoch(1, 5))
         assert steps(run)[-1] == first
         # Pause: saved, the job is released, and nothing follows but by a person.
         steer(run, "pause")
@@ -89,7 +89,7 @@ def test_restart_pause_and_go_on(tmp_path) -> None:
         run.job = said.split()[1].rstrip(":")
         assert run.job != old
         assert run.place.jobs.read_text().split() == [old, run.job]
-        assert run.until_trains(epoch=Epoch(2, 1)) == Epoch(2, 1)
+        assert run.until_heard(epoch=Epoch(2, 1)) == Epoch(2, 1)
         assert steps(run)[-1] == third
         assert [event.changed for event in run.events(ev.Continued)] == [("grace",)]
         run.finish()
@@ -102,7 +102,7 @@ def test_a_requeue_keeps_a_node_out_and_a_leader_killed_at_a_request_does_it_onc
     with mock_site(tmp_path, nodes=2) as site:
         run = saver(site)
         waits = saver(site, "waits", slurm={"nodes": 2})
-        run.until_trains()
+        run.until_heard()
         # A job that waits is paused in the queue, goes on into it, and is cancelled there.
         assert "was pending, and was taken out of the queue" in site.ftsup("pause", cwd=waits.work)
         assert waits.show().state is JobState.CANCELLED
@@ -116,13 +116,13 @@ def test_a_requeue_keeps_a_node_out_and_a_leader_killed_at_a_request_does_it_onc
         leave(run.place, Wanted(request=Request.RESTART, who="ada"))
         run.until(lambda: b'"type":"Asked"' in run.own_log().read_bytes())
         run.leader().send_signal(signal.SIGKILL)
-        run.until_trains(epoch=Epoch(1, 2))
+        run.until_heard(epoch=Epoch(1, 2))
         assert len(run.events(ev.Asked)) == 1
         run.until(lambda: not list(run.place.requests.glob("*.json")))
         # Another node.
         (node,) = run.show().nodes
         steer(run, "requeue", "--avoid", node)
-        run.until_trains(epoch=Epoch(2, 1))
+        run.until_heard(epoch=Epoch(2, 1))
         assert run.show().nodes != (node,)
         assert (len(run.orders(ev.Requeue)), run.incidents()) == (1, [])
         assert steps(run) == [0, *saved(run)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections import Counter
 
 import pytest
 
 from ftsup.events import Epoch, Notify
+from tests.e2e.harness import beside
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -60,7 +60,7 @@ def test_a_run_is_followed_from_its_first_line_to_its_last_and_its_news_are_told
     with (
         (work / "shown").open("wb") as out,
         (work / "said").open("wb") as err,
-        subprocess.Popen(argv, cwd=work, env=site.environ, stdout=out, stderr=err) as looking,
+        beside(site, argv, cwd=work, out=out, err=err) as looking,
     ):
         run.until_trains()
         run.once(1, "burst")

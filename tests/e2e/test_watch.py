@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from ftsup import events as ev
 from ftsup.ports import JobState
-from tests.e2e.harness import mock_site, until
+from tests.e2e.harness import beside, mock_site, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
 WAIT_S = 600.0
 """What a requeued job would wait: longer than the story may take."""
-
-
-@contextlib.contextmanager
-def watching(run, *words: str) -> Iterator[subprocess.Popen[str]]:
-    argv = [sys.executable, "-m", "ftsup", "watch", *words]
-    with subprocess.Popen(
-        argv, cwd=run.work, env=run.site.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def once(run) -> list[dict[str, str]]:
@@ -50,15 +35,21 @@ def test_the_loop_starts_a_requeued_job_at_once_and_another_one_is_refused(tmp_p
     with mock_site(tmp_path, begin_wait_s=WAIT_S) as site:
         run = site.submit()
         run.until_trains()
-        with watching(run, "--start-now", "--json") as loop:
+        argv = [sys.executable, "-m", "ftsup", "watch", "--start-now", "--json"]
+        with (
+            (run.work / "said").open("wb") as out,
+            (run.work / "err").open("wb") as err,
+            beside(site, argv, cwd=run.work, out=out, err=err) as loop,
+        ):
             until(lambda: [path for path in (run.work / "ftsup-runs").glob(".watch-*") if path.stat().st_size])
             refused = site.tried(sys.executable, "-m", "ftsup", "watch", "--once", cwd=run.work)
             assert (refused.returncode, f"pid {loop.pid} on" in refused.stderr) == (75, True)
             site.ftsup("requeue", run.place.id, cwd=run.work)
             run.until(lambda: (job := run.show()).state is JobState.RUNNING and job.restarts == 1, within_s=WAIT_S / 3)
+            until(lambda: '"start now"' in (run.work / "said").read_text())  # told once it is done
             loop.send_signal(signal.SIGINT)
-            said = [json.loads(line) for line in loop.communicate(timeout=60)[0].splitlines()]
-        assert loop.returncode == 130
+            assert loop.wait(60) == 130
+        said = [json.loads(line) for line in (run.work / "said").read_text().splitlines()]
         assert [(one["do"], one["job"]) for one in said if one["do"] != "nothing"] == [("start now", run.job)]
         assert once(run) == []
 

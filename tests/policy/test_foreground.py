@@ -28,17 +28,15 @@ class Batch(Typed):
     foreground = False
 
 
-def told(desk: Desk, answer: ev.SlurmSaid = RUNS, *, signal: str = "SIGTERM") -> Desk:
+def told(desk: Desk, answer: ev.SlurmSaid = RUNS) -> Desk:
     desk.running()
     desk.tell(ev.Progressed(node="n1", epoch=desk.state.epoch, phase="step", step=1, beats=1, by=ev.WatchedBy.STEPS))
-    desk.tell(ev.Signalled(signal=signal), answer)
+    desk.tell(ev.Signalled(signal="SIGTERM"), answer)
     return desk.tell(replace(answer), after=ALONE_S + 1)
 
 
-@pytest.mark.parametrize("signal", ["SIGTERM", "SIGHUP"])
-def test_it_is_asked_to_save_and_to_end_once_slurm_has_shown_that_nobody_else_wants_it(signal: str) -> None:
-    """SIGHUP: its terminal has gone, with the connection to the login node."""
-    desk = told(Typed(), signal=signal)
+def test_it_is_asked_to_save_and_to_end_once_slurm_has_shown_that_nobody_else_wants_it() -> None:
+    desk = told(Typed())
     assert any("SIGTERM by hand asked for a stop: " in order.text for order in desk.all if isinstance(order, ev.Notify))
     assert desk.state.verdict is not None, "this script cannot save on request, so nothing is waited for"
     assert (desk.state.verdict.kind, "stopped by SIGTERM by hand" in desk.state.verdict.reason) == (VerdictKind.STOP, True)
