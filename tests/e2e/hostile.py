@@ -13,7 +13,7 @@ import psutil
 from ftsup import events as ev
 from ftsup.supervisor.keys import read_keys
 from tests.e2e import mallory
-from tests.e2e.harness import Run, Site, living
+from tests.e2e.harness import Run, Site, living, seen_below
 
 FILES = 200
 """What the leader may have open: fewer than the connections that are held against it, so that it has to do without any for a while."""
@@ -99,8 +99,9 @@ def explained(run: Run) -> Counter[str]:
 
 def others_can_write(run: Run) -> list[str]:
     """Files of the run that this umask would have opened to everybody; Slurm itself makes the batch script's output."""
-    paths = [path for path in run.place.root.rglob("*") if not path.name.startswith("slurm-") and "__pycache__" not in path.parts]
-    return [str(path) for path in paths if path.stat().st_mode & 0o022]
+    modes = seen_below(run.place.root, lambda path: path.stat().st_mode)
+    ours = {path: mode for path, mode in modes.items() if not path.name.startswith("slurm-") and "__pycache__" not in path.parts}
+    return [str(path) for path, mode in ours.items() if mode & 0o022]
 
 
 def story(site: Site, *, memory: bool) -> None:

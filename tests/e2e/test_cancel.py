@@ -66,4 +66,4 @@ def test_ten_jobs_cancelled_at_seeded_moments_stay_cancelled(wide_site) -> None:
         run.until_ended()
         job = run.show()
         assert (job.state, job.completing) == (JobState.CANCELLED, False), run.story()
-    assert wide_site.processes() == []
+    until(lambda: not wide_site.processes(), within_s=20, what=lambda: str(wide_site.processes()))  # the mock's own need a moment

@@ -6,6 +6,7 @@ apptainer's command line that starts what it is given, as apptainer does, withou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.config import load
-from tests.e2e.harness import Run, mock_site, words
+from tests.e2e.harness import Run, mock_site
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(path.name for path in CONFIGS.glob("*.yaml"))
@@ -90,8 +91,13 @@ def test_it_trains_loses_a_rank_resumes_and_ends(name: str, tmp_path: Path) -> N
 
 def a_rank(run: Run, script: str, *, number: int) -> psutil.Process:
     """Found by its script: a command of the user's own has no beats."""
-    (found,) = [process for process in run.own() if script in words(process) and process.environ().get("RANK") == str(number)]
-    return found
+    parents: dict[int, int] = {}
+    for process in run.own():
+        with contextlib.suppress(psutil.NoSuchProcess):  # what a rank forks looks as the rank does, and may end at any time
+            if script in process.cmdline() and process.environ().get("RANK") == str(number):
+                parents[process.pid] = process.ppid()
+    (found,) = [pid for pid, parent in parents.items() if parent not in parents]
+    return psutil.Process(found)
 
 
 def assert_resumed(run: Run, name: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ftsup.events import How, VerdictKind
 from ftsup.ports import JobState
+from tests.e2e.harness import seen_below, words
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -43,10 +44,11 @@ def test_command_of_ones_own_gets_its_placeholders_and_environments_and_nobody_r
     assert word not in run.place.script.read_text()
     assert word not in site.run("scontrol", "show", "job", run.job)
     assert word not in (site.folder / "mock" / "state.json").read_text()
-    assert not [process for process in site.processes() if any(word in argument for argument in process.cmdline())]
-    open_to_all = [path for path in run.place.root.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
-    assert {path.name for path in open_to_all} == {"config.yaml", "env.json"}
-    assert not any(path.stat().st_mode & 0o077 for path in open_to_all)
+    assert not [process for process in site.processes() if any(word in argument for argument in words(process))]
+    has_it = seen_below(run.place.root, lambda path: path.is_file() and word.encode() in path.read_bytes())
+    holding = [path for path, has in has_it.items() if has]
+    assert {path.name for path in holding} == {"config.yaml", "env.json"}
+    assert not any(path.stat().st_mode & 0o077 for path in holding)
     run.finish()
     assert run.until_over().exit_code == 0
 

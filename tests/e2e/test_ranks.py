@@ -8,7 +8,7 @@ import resource
 
 import pytest
 
-from ftsup.events import Epoch, How, RankEnded, VerdictKind
+from ftsup.events import CheckpointPicked, Epoch, How, RankEnded, VerdictKind
 from ftsup.ports import JobState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
@@ -70,7 +70,12 @@ def test_ranks_that_die_hang_or_stop_are_restarted_in_place(site) -> None:
     assert run.until_over().exit_code == 0
     assert run.decision()["verdict"] == "finished"
     assert run.grants() == 1
-    assert "rank 0 begins after step 5\n" in run.logs()
+    first, *later = [event.step for event in run.events(CheckpointPicked)]
+    assert first is None
+    assert later[0] >= 5  # 12 steps were trained before
+    assert later == sorted(later)
+    begun = [int(step) for step in re.findall(r"rank 0 begins after step (\d+)\n", run.logs())]
+    assert sorted(begun) == [0, *later], "each attempt resumes where it was told to"
 
 
 DEAF = """

@@ -338,7 +338,7 @@ def test_the_clock_is_moved_by_an_hour_either_way(real) -> None:
     real.ftsup("requeue", str(run.place.root), cwd=run.work)
     run.until_trains(epoch=ev.Epoch(2, 1))
     assert run.incidents() == []
-    assert run.events(ev.Away) == []
+    assert all(event.away_s < 60 for event in run.events(ev.Away)), "by another clock than the one that was moved"
     lefts = [event.left_s for event in run.events(ev.SlurmSaid) if event.restarts == 0 and event.state == "RUNNING"]
     assert all(540 >= before >= now >= 300 for before, now in pairwise(lefts)), lefts
     walls = [line.wall[:13] for line in run.lines()]
