@@ -139,16 +139,21 @@ def is_new(finding: Finding, seen: Seen, row: Job | None) -> bool:
     return not any((deed.about, deed.job, deed.restarts) == (finding.about, seen.job, restarts) for deed in seen.deeds)
 
 
+def _before(seen: Seen, do: Do) -> list[Deed]:
+    """What was done before, the oldest first; a try that failed has two lines. Successors are counted over all jobs: each has its own."""
+    return [deed for deed in seen.deeds if deed.do is do and (do is Do.SUCCEED or deed.job == seen.job)]
+
+
 def tries(seen: Seen, finding: Finding) -> int:
-    """How often it was tried for its newest job."""
-    return sum((deed.do, deed.job) == (finding.do, seen.job) and not deed.failed for deed in seen.deeds)
+    """How often it was tried, ever."""
+    return sum(not deed.failed for deed in _before(seen, finding.do))
 
 
 def _within_limits(found: Finding, case: Case, *, now_s: float) -> Finding:
     if found.do not in LIMITS:
         return found
     limit, name, job = LIMITS[found.do], case.seen.name, case.seen.job
-    same = [deed for deed in case.seen.deeds if deed.do is found.do and (found.do is Do.SUCCEED or deed.job == job)]  # each has its own job
+    same = _before(case.seen, found.do)
     done = [deed for deed in same if now_s - deed.at_s < DAY_S and not deed.failed]
     if len(done) >= limit.tries:
         text = f"{found.text}: that was done {len(done)} times within a day, and is not done again"
