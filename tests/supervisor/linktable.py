@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import count
 
 import msgspec
 import pytest
@@ -10,10 +11,14 @@ import zmq
 
 from ftsup.events import Epoch, NodeUp, Stop
 from ftsup.supervisor import wire
+from ftsup.supervisor.clock import BootClock
 from ftsup.supervisor.leaderlink import LeaderLink
 from ftsup.supervisor.nodelink import NodeLink
 
 STOP = Stop(node="n1", epoch=Epoch(1, 1), grace_s=3.0)
+CLOCK = BootClock()
+PATIENCE_S = 20.0
+"""zmq works in threads of its own: on a crowded machine many rounds may pass before it comes to that."""
 
 
 class Table:
@@ -59,11 +64,13 @@ class Table:
                 self.orders += node.receive(self.now)
 
     def until(self, ready, *, rounds=500, **options):
-        for _ in range(rounds):
+        end_t = CLOCK.now() + PATIENCE_S
+        for number in count():
             if ready():
                 return
+            if number >= rounds and CLOCK.now() >= end_t:
+                pytest.fail(f"not within {number} rounds: heard {self.heard[-5:]}, orders {self.orders[-5:]}")
             self.round(**options)
-        pytest.fail(f"not within {rounds} rounds: heard {self.heard[-5:]}, orders {self.orders[-5:]}")
 
     def events(self, kind):
         return [event for _, event in self.heard if isinstance(event, kind)]

@@ -114,7 +114,7 @@ def test_an_attempt_runs_ends_and_is_proven_gone(attempt):
     one.child.stop(grace_s=5, now=CLOCK.now())
     gone = one.until(child.Gone)
     assert (gone.code, gone.left, gone.killed) == (7, (), 0)
-    assert gone.took_s < 2
+    assert gone.took_s < 5
     assert (one.out.read_text(), one.err.read_text()) == ("out\n", "err\n")
     assert one.child.poll(CLOCK.now()) == []
     assert one.child.fds() == []
@@ -193,7 +193,7 @@ def test_a_whole_family_is_ended_whatever_it_does_to_hide(attempt):
     gone = one.until(child.Gone)
     assert (gone.left, gone.unsure) == ((), False)
     assert gone.killed >= 1
-    assert 0.3 <= gone.took_s < 3
+    assert 0.3 <= gone.took_s < child.KILL_LIMIT_S / 2
     assert alive(family | {one.child.pid}) == set()
 
 
@@ -315,9 +315,13 @@ def supervisor(folder, mark):
 def test_the_death_of_the_supervisor_ends_the_attempt_within_five_seconds(tmp_path):
     mark = f"test/{uuid.uuid4().hex}/n1/1.1"
     with supervisor(tmp_path, mark) as (process, pid):
-        processes = proctree.table()
-        family = proctree.below([pid], processes) | {pid} | proctree.carrying(proctree.MARK, mark, processes)
-        assert len(family) >= 6
+
+        def family():
+            processes = proctree.table()
+            return proctree.below([pid], processes) | {pid} | proctree.carrying(proctree.MARK, mark, processes)
+
+        wait_for(lambda: len(family()) >= 6)  # the shell may still be starting its own
+        family = family()
         process.kill()
         wait_for(lambda: not alive(family), limit_s=5.0)
 

@@ -192,7 +192,7 @@ def test_what_waited_for_a_request_that_hung_does_not_hang_itself(desk, tmp_path
     desk.ask("mirror", source=str(tmp_path / "hangs"), target=str(tmp_path / "t"), limit_s=100.0)
     desk.ask("write", path=str(tmp_path / "b"), text="", limit_s=101.0)
     desk.until(lambda: desk.answers, dt=0.9)
-    desk.until(lambda: len(desk.answers) == 2, dt=0.1)
+    desk.until(lambda: len(desk.answers) == 2)
     assert desk.answers[1][1] is None
     assert len(said(desk)) == 1
 

@@ -6,6 +6,7 @@ import json
 import select
 import sys
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -33,16 +34,20 @@ class Rig:
         self.folder, self.mark = folder, f"test/{uuid.uuid4().hex}/leader/notify"
         self.hook = Hook(argv, folder, cwd=folder if cwd is None else cwd, mark=self.mark, env={"PATH": "/usr/bin:/bin"})
 
-    def call(self, text: str = "{}", *, late: bool = False) -> list[str]:
-        """One call to its end; `late`: the limit is over as soon as it is up."""
-        said = self.hook.call(text, now=CLOCK.now())
+    def living(self) -> set[int]:
+        return proctree.carrying(proctree.MARK, self.mark, proctree.table())
+
+    def call(self, text: str = "{}", *, late: bool = False, held: Callable[[], object] = lambda: False) -> list[str]:
+        """One call to its end; `late`: the limit is over as soon as it is up; `held`: no time passes while this is so."""
+        begun_t = CLOCK.now()
+        said = self.hook.call(text, now=begun_t)
         end_t = CLOCK.now() + 20
         while self.hook.busy:
             assert CLOCK.now() < end_t
             select.select(self.hook.fds(), [], [], 0.05)
             up = late and (self.folder / "notify.out").exists() and (self.folder / "notify.out").stat().st_size
-            said += self.hook.poll(CLOCK.now() + (hooks.LIMIT_S if up else 0))
-        assert proctree.carrying(proctree.MARK, self.mark, proctree.table()) == set()
+            said += self.hook.poll(begun_t if held() else CLOCK.now() + (hooks.LIMIT_S if up else 0))
+        assert self.living() == set()
         return said
 
 
@@ -83,8 +88,9 @@ def test_a_daemon_that_it_leaves_behind_is_ended(rig):
     assert rig(*script(DAEMON)).call() == ["notify.command: left 1 process behind: ended"]
 
 
-def test_what_ends_a_moment_after_it_is_no_daemon(rig):
-    assert rig("sh", "-c", "sleep 0.05 & exit 0").call() == []
+def test_what_ends_a_moment_after_it_is_no_daemon(rig, tmp_path):
+    one = rig("sh", "-c", "(sleep 0.05; touch over) & exit 0")
+    assert one.call(held=lambda: not (tmp_path / "over").exists() or one.living()) == []
 
 
 @pytest.mark.parametrize("fd", [1, 2])

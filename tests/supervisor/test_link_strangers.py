@@ -222,8 +222,8 @@ def test_a_node_that_tries_many_addresses_of_the_leader_is_no_stranger(table):
     node = table.node(addresses=addresses)
     table.until(lambda: node.leader)
     assert len(node.sockets()) == 1
-    for _ in range(30):
-        table.round(dt=0.2)
+    for _ in range(110):  # no faster than time goes: in SPARE_S it finishes the handshakes of the lines that it does not need
+        table.round()
     table.close(node)
     for _ in range(10):
         table.round(dt=HANDSHAKE_S, wait_ms=0)
@@ -237,9 +237,7 @@ def test_nodes_that_gave_up_while_the_leader_was_away_are_no_strangers(table):
         table.round()
         table.now += 300
         table.leader.forget_time(table.now)
-    for _ in range(10):
-        table.round(dt=0.1)
-    assert table.leader.strangers == 2
+    table.until(lambda: table.leader.strangers == 2, dt=0)
     assert table.leader.notes() == []
 
 
@@ -253,10 +251,10 @@ def test_somebody_who_has_the_port_before_us_hears_nothing_that_can_be_read(tabl
         came = []
         table.until(lambda: came or came.append(_accepted(forged)) or came[-1] or came.clear())
         came[0].sendall(GREETING)
-        for _ in range(30):
-            table.round()
-        came[0].settimeout(0)
-        said = came[0].recv(1 << 16)
+        came[0].settimeout(20)
+        said = b""
+        while len(said) <= len(GREETING):
+            said += came[0].recv(1 << 16)
         came[0].close()
     assert b"NodeUp" not in said
     assert b"n1" not in said[len(GREETING) :]
