@@ -264,7 +264,11 @@ class Checkpoints:
 
     def _news(self, said: dict[str, str]) -> list[tuple[str, str]]:
         """Each is said when it changes; why a kind cannot be sealed, once for all of its kind."""
-        new = [(name, why) for name, why in said.items() if self._said.get(name) != why and why not in self._said.values()]
+        known, new = {*self._said.values()}, []
+        for name, why in said.items():
+            if self._said.get(name) != why and why not in known:
+                new.append((name, why))
+                known.add(why)
         self._said = said
         return new
 

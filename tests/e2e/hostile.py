@@ -52,11 +52,11 @@ def knocked_at(run: Run) -> None:
     """All that can be done at the port, while the ranks train; the same attempt trains afterwards, and nothing was lost."""
     port = int((run.on("leader").root / "port.0").read_text())
     leader, began = run.leader(), run.launches()
-    knocking = mallory.start("knock", port=port, seconds=KNOCKING_S)
+    knocking = mallory.start("knock", port=port, seconds=KNOCKING_S, until_told=True)
     try:
         run.until(lambda: told(run)["crowd"])
         run.until_trains(more=10)
-        assert knocking.poll() is None, "he has given up before the ranks did ten steps"
+        assert knocking.poll() is None, "he knocks until he is told"
         found = mallory.done(knocking, within_s=120)
     finally:
         knocking.kill()

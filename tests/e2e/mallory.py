@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import resource
+import select
 import socket
 import struct
 import subprocess
@@ -62,11 +63,11 @@ def plant(_context: object, *, files: list[str], folders: list[str]) -> None:
         path.chmod(0o777)
 
 
-def knock(context: zmq.Context[zmq.Socket[bytes]], *, port: int, seconds: float) -> dict[str, int]:
-    """Noise, clients without and with other keys, and more silent connections than the leader can have."""
+def knock(context: zmq.Context[zmq.Socket[bytes]], *, port: int, seconds: float, until_told: bool = False) -> dict[str, int]:
+    """Noise, clients without and with other keys, and more silent connections than the leader can have. `until_told`: at least so long."""
     end, tried, held = time.monotonic() + seconds, 0, []
     dealers = [_dealer(context, port, curve=curve) for curve in (False, True)]
-    while time.monotonic() < end:
+    while time.monotonic() < end or (until_told and not _told()):
         for noise in NOISE:
             with contextlib.suppress(OSError), socket.socket() as one:
                 one.settimeout(0.1)
@@ -98,7 +99,7 @@ def pulse(context: zmq.Context[zmq.Socket[bytes]], *, port: int, seconds: float,
 
 def listen(_context: object, *, port: int) -> None:
     """The leader's port is its own now: whoever comes hears a greeting, and then what nobody of the run says."""
-    with socket.create_server(("", port)) as listener:
+    with _server(port) as listener:
         print("listens", flush=True)
         while True:
             one, _ = listener.accept()
@@ -107,6 +108,18 @@ def listen(_context: object, *, port: int) -> None:
                 one.sendall(GREETING)
                 one.recv(1000)
                 one.sendall(os.urandom(300))
+
+
+def _server(port: int) -> socket.socket:
+    """Somebody's connection may just go out by this port: he waits until it is free."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_server(("", port))
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
 
 
 def _dealer(context: zmq.Context[zmq.Socket[bytes]], port: int, *, curve: bool) -> zmq.Socket[bytes]:
@@ -118,6 +131,11 @@ def _dealer(context: zmq.Context[zmq.Socket[bytes]], port: int, *, curve: bool) 
     dealer.connect(f"tcp://127.0.0.1:{port}")
     dealer.send(b"\x81\xa4type\xa5hello")
     return dealer
+
+
+def _told() -> bool:
+    """Our standard input is closed: `done` was called."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def _ended(one: socket.socket) -> bool:

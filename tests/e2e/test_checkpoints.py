@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 def test_damaged_late_and_unloadable_checkpoints_and_a_second_run(site) -> None:
-    run = submit(site)
+    run = submit(site, node_grace="60s")  # the node is stopped below, and not lost
     run.until_trains()
 
     # another run, alive, wants the same directory
@@ -56,10 +57,12 @@ def test_damaged_late_and_unloadable_checkpoints_and_a_second_run(site) -> None:
     assert "has no optimizer" in run.incidents()[-1].verdict.reason
 
     # the node sees the checkpoint later than the leader
-    run.rank(1).kill()
-    assert run.until_judged(5).verdict.delay_s
     chosen, there = len(picks(run)), newest.with_name(picks(run)[-1])
-    with stopped(run.supervisor("mock1")):
+    with contextlib.ExitStack() as node:
+        with stopped(keeper(run)):  # nothing is picked before the node stands still
+            run.rank(1).kill()
+            run.until_judged(5)
+            node.enter_context(stopped(run.supervisor("mock1")))
         run.until(lambda: len(picks(run)) > chosen)
         there.rename(there.with_name("away"))
     assert picks(run)[-1] == there.name
