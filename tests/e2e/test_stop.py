@@ -49,7 +49,7 @@ def test_suspended_and_signalled_by_hand(site) -> None:
     run = stops.submit(site, "a")
     first = run.until_trains()
     site.run("scontrol", "suspend", run.job)
-    with for_s(12):  # twice as long as a hang takes to be found
+    with for_s(12):  # longer than a hang takes to be found, and four times as long as a stopped rank
         pass
     site.run("scontrol", "resume", run.job)
     stops.undisturbed(run, first)
