@@ -42,7 +42,7 @@ CONFIG: dict[str, Any] = {
     "workers_per_node": 2,
     "slurm": {"nodes": 1, "time": "9min"},
     "checkpoint": {"dir": "ckpt", "pattern": "step*.json"},
-    "hang": {"step": "6s", "shutdown": "8s", "stopped": "3s"},
+    "hang": {"step": "6s", "shutdown": "30s", "stopped": "3s"},
     "grace": "2s",
     "lead_grace": "5s",
     "node_grace": "4s",

@@ -27,7 +27,8 @@ def test_same_traceback_twice_stops_and_says_so(site) -> None:
 
 
 def test_finished_training_that_does_not_exit_is_finished_and_stays_so(site) -> None:
-    run = site.submit(env={"TOKEN": "s3cr3t $HOME"}, node_setup="export FROM_SETUP='of the node'")
+    hang = {"shutdown": "8s"}
+    run = site.submit(env={"TOKEN": "s3cr3t $HOME"}, node_setup="export FROM_SETUP='of the node'", hang=hang)
     run.until_trains()
     for rank in range(2):
         environ = json.loads((run.work / "control" / f"environ.{rank}").read_text())

@@ -90,7 +90,7 @@ class Hang(NamedTuple):
 
 def test_hangs_in_a_data_loaders_worker_and_in_a_save(site) -> None:
     hangs = Hangs(site, workers_per_node=2)
-    (learned,) = hangs.run.until(lambda: hangs.run.events(ev.Learned))
+    hangs.run.until(lambda: hangs.run.events(ev.Learned))
     loader = hangs.strike(1, "loader")
     assert loader.root.how is How.QUIET
     assert loader.root.where.endswith("in train")
@@ -105,8 +105,9 @@ def test_hangs_in_a_data_loaders_worker_and_in_a_save(site) -> None:
 
     hangs.run.until(lambda: Epoch(1, 3) in hangs.run.launches())
     launches = {order.epoch: order for order in hangs.run.orders(ev.Launch)}
+    learned = [event.median_s for event in hangs.run.events(ev.Learned) if event.epoch == Epoch(1, 1)]
     assert launches[Epoch(1, 1)].median_s == launches[Epoch(1, 1)].restart_s == 0.0
-    assert launches[Epoch(1, 2)].median_s == learned.median_s, "what the first attempt learned is in force in the next"
+    assert launches[Epoch(1, 2)].median_s == learned[-1], "what the first attempt learned is in force in the next"
     assert launches[Epoch(1, 3)].restart_s > 1.0
     site.run("scancel", hangs.run.job)
     hangs.run.until_over(state=JobState.CANCELLED)
