@@ -27,6 +27,7 @@ CONFIG = {
     "hang": {"step": "40s"},
     "node_grace": "30s",
     "lead_grace": "60s",
+    "waits": {"late": "5s"},  # the default: a leader that was away blames nobody for a while
 }
 MEMORY = Path("/dev/shm")  # noqa: S108 - where it is on every Linux
 ROOT = os.geteuid() == 0
@@ -54,7 +55,7 @@ def knocked_at(run: Run) -> None:
     leader, began = run.leader(), run.launches()
     knocking = mallory.start("knock", port=port, seconds=KNOCKING_S, until_told=True)
     try:
-        run.until(lambda: told(run)["crowd"])
+        run.until(lambda: told(run)["crowd"] and told(run)["strangers"])
         run.until_trains(more=10)
         assert knocking.poll() is None, "he knocks until he is told"
         found = mallory.done(knocking, within_s=120)
