@@ -29,15 +29,16 @@ def python_command(code: str, *arguments: str) -> list[str]:
 def spawn(store: Store, job: JobRec) -> int:
     """Start the job's runner, detached, with none of our environment."""
     path = os.environ.get("PATH", os.defpath)
-    runner = subprocess.Popen(  # noqa: S603 - our own program
-        python_command("from ftsup.mockslurm.runner import main; main(*sys.argv[1:])", str(store.root), str(job.job)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=(store.job_dir(job.job) / "runner.err").open("ab"),
-        env={"PATH": path},
-        cwd="/",
-        start_new_session=True,
-    )
+    with (store.job_dir(job.job) / "runner.err").open("ab") as errors:
+        runner = subprocess.Popen(  # noqa: S603 - our own program
+            python_command("from ftsup.mockslurm.runner import main; main(*sys.argv[1:])", str(store.root), str(job.job)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env={"PATH": path},
+            cwd="/",
+            start_new_session=True,
+        )
     job.runner = processes.identify(runner.pid)
     runner.returncode = 0  # it outlives us: no warning that nobody waited
     return runner.pid

@@ -242,6 +242,8 @@ class Stepd:
         pid = os.fork()
         if pid == 0:
             become(self.task, outputs=[there for _, there in pipes], env=self._env(rank, local))
+        with contextlib.suppress(OSError):  # it does so itself; a signal for its group may come before it got to that
+            os.setpgid(pid, pid)
         self.tasks[pid], self.pidfds[pid] = rank, os.pidfd_open(pid)
         for stream, (here, there) in enumerate(pipes, start=1):
             os.close(there)

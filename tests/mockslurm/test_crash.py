@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -27,6 +28,11 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def lives(pid: int) -> bool:
+    seen = processes.look(pid)
+    return seen is not None and not seen.zombie
+
+
 def test_a_killed_runner_is_a_lost_node_and_the_job_is_requeued(mock):
     job = mock.submit("srun -N2 -n2 bash -c 'touch there-$SLURM_PROCID; exec sleep 300'", "-N2")
     mock.until(lambda: all((mock.folder / f"there-{rank}").exists() for rank in (0, 1)))
@@ -44,10 +50,11 @@ def test_a_killed_runner_ends_a_job_that_may_not_be_requeued(mock):
     kill(runner.pid)
     assert mock.word(job) == "NODE_FAIL"
     assert "State=IDLE " in mock.run("scontrol", "show", "node", "mock1")
-    mock.until(lambda: not any(processes.look(pid) and not processes.look(pid).zombie for pid in hanging))
+    mock.until(lambda: not any(map(lives, hanging)))
 
 
-def test_a_cancelled_job_stays_cancelled_although_its_runner_is_killed(mock):
+def test_a_cancelled_job_stays_cancelled_although_its_runner_is_killed(make):
+    mock = make(kill_wait_s=60)  # until then its runner waits for the job's end
     job = mock.submit("trap '' TERM; touch there; sleep 300; sleep 300")
     mock.until((mock.folder / "there").exists)
     mock.run("scancel", str(job))
@@ -97,7 +104,8 @@ def test_anything_of_the_mock_is_killed_at_any_moment(mock, seed):
         runner = mock.job(job).runner.pid
         mine = {runner, command.pid, *processes.below([runner])}
         victim = dice.choice(sorted(pid for pid in mine if processes.look(pid)))
-        kill(victim)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself since that look
+            kill(victim)
         command.communicate(timeout=30)
         holds = mock.job(job)
         assert mock.word(job) in {"PENDING", "RUNNING", "COMPLETING", "COMPLETED", "FAILED"}

@@ -10,7 +10,7 @@ import pytest
 from ftsup.errors import ConfigError
 from ftsup.mockslurm import control as mockslurm
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 STAYS = "until [ -e end ]; do sleep 0.05; done"
 
 
@@ -88,7 +88,8 @@ def test_under_cgroups_strays_without_a_mark_are_ended_too(mock):
 
 def test_the_controller_is_away_and_comes_back(mock):
     job = mock.submit(STAYS)
-    mockslurm.away(mock.state, seconds=60)
+    mock.until_word(job, "RUNNING")
+    mockslurm.away(mock.state, seconds=600)
     connect = "Unable to contact slurm controller (connect failure)"
     for argv, said, code in (
         (["squeue"], f"slurm_load_jobs error: {connect}", 1),
@@ -117,6 +118,7 @@ def test_a_job_that_ends_while_the_controller_is_away_is_over_afterwards(mock):
 
 
 def test_requeues_are_refused_and_then_granted(mock):
+    mockslurm.configure(mock.state, begin_wait_s=600)
     job = mock.submit(STAYS)
     mock.until_word(job, "RUNNING")
     mockslurm.refuse_requeues(mock.state, count=1)
@@ -143,7 +145,7 @@ def test_a_killed_srun_takes_its_step_with_it(mock):
     job = mock.submit(
         "srun -N2 -n2 bash -c 'touch there-$SLURM_PROCID; sleep 300' & echo $! > pid; wait; sleep 0.2; squeue -h -o %T", "-N2"
     )
-    mock.until(lambda: all((mock.folder / f"there-{rank}").exists() for rank in (0, 1)))
+    mock.until(lambda: mock.read("pid") and all((mock.folder / f"there-{rank}").exists() for rank in (0, 1)))
     subprocess.run(["kill", "-9", mock.read("pid").strip()], check=True)
     mock.until_word(job, "COMPLETED")
     assert mock.left(job) == set()
@@ -159,9 +161,9 @@ def test_the_first_bad_exit_ends_the_step_where_that_is_asked(mock):
 
 
 def test_a_job_is_told_why_it_is_ended(mock):
-    mockslurm.configure(mock.state, kill_wait_s=30)  # so that a slow srun has its say, too
-    job = mock.submit(f"srun -N2 -n2 bash -c 'touch there; {STAYS}' 2> said", "-N2", "--open-mode=append", "-o", "log")
-    mock.until((mock.folder / "there").exists)
+    mockslurm.configure(mock.state, kill_wait_s=30, begin_wait_s=600)  # so that a slow srun has its say, and keeps it
+    job = mock.submit(f"srun -N2 -n2 bash -c 'touch there-$SLURM_PROCID; {STAYS}' 2> said", "-N2", "--open-mode=append", "-o", "log")
+    mock.until(lambda: all((mock.folder / f"there-{rank}").exists() for rank in (0, 1)))
     mock.run("scontrol", "requeue", str(job))
     mock.until_word(job, "PENDING")
     assert f"*** JOB {job} ON mock1 CANCELLED AT " in mock.read("log")
