@@ -41,6 +41,8 @@ class Lived:
         part.write_bytes(msgspec.json.encode(msgspec.structs.replace(seen(self.leader, **how).now, wall=wall)))
         part.replace(self.place.status)
 
-    def on_a_terminal(self, *argv: str, columns: int = 80, rows: int = 24, **env: str) -> AbstractContextManager[Terminal]:
+    def on_a_terminal(
+        self, *argv: str, columns: int = 80, rows: int = 24, encoding: str = "utf-8", **env: str
+    ) -> AbstractContextManager[Terminal]:
         """The command."""
-        return terminal([*FTSUP, *argv], cwd=self.folder, env={**ENV, **env}, columns=columns, rows=rows)
+        return terminal([*FTSUP, *argv], cwd=self.folder, env={**ENV, **env}, columns=columns, rows=rows, encoding=encoding)

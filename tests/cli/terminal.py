@@ -6,6 +6,7 @@ sequence is an error.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -37,12 +38,14 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 255)
 """
 """What a shell does for the program that it starts: without one in its session, nothing stops at Ctrl-Z."""
 _PART = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|([^\x1b]+)")
+_TORN = re.compile(r"\x1b(\[[?0-9;]*)?$")
+"""A read ends where the kernel likes: in the middle of a sequence, or of a letter."""
 
 
 class Terminal:
     """A program on a terminal of its own."""
 
-    def __init__(self, argv: list[str], *, cwd: Path, env: Mapping[str, str], columns: int, rows: int) -> None:
+    def __init__(self, argv: list[str], *, cwd: Path, env: Mapping[str, str], columns: int, rows: int, encoding: str) -> None:
         self.master, self.slave = os.openpty()
         self.gone = False
         self.resize(columns, rows)
@@ -53,7 +56,8 @@ class Terminal:
         self.sent = 0
         """Bytes that came from the program."""
         self.alternate = self.hidden = False
-        self.encoding = "utf-8"
+        self._letters = codecs.getincrementaldecoder(encoding)()
+        self._torn = ""
         self._at = [0, 0]
 
     def resize(self, columns: int, rows: int) -> None:
@@ -81,12 +85,12 @@ class Terminal:
         self.until(lambda: all(word in self.text() for word in words))
 
     def take(self, limit_s: float) -> None:
-        """What the program sent, if it did within the limit."""
-        if select.select([self.master], [], [], limit_s)[0]:
-            with contextlib.suppress(OSError):
-                data = os.read(self.master, 65536)
+        """All that the program sent, if it did within the limit."""
+        with contextlib.suppress(OSError):
+            while select.select([self.master], [], [], limit_s)[0] and (data := os.read(self.master, 65536)):
+                limit_s = 0.0
                 self.sent += len(data)
-                self._show(data.decode(self.encoding))
+                self._show(self._letters.decode(data))
 
     def ended(self, *, within_s: float = 20.0) -> int:
         """Its exit code; what it sends meanwhile is taken."""
@@ -114,7 +118,9 @@ class Terminal:
         return Path(f"/proc/{os.tcgetpgrp(self.master)}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def _show(self, data: str) -> None:
-        at = 0
+        data, at = self._torn + data, 0
+        torn = _TORN.search(data)
+        data, self._torn = (data[: torn.start()], torn[0]) if torn else (data, "")
         for match in _PART.finditer(data):
             assert match.start() == at, repr(data[at : at + 40])
             at = match.end()
@@ -154,9 +160,11 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(argv: list[str], *, cwd: Path, env: Mapping[str, str], columns: int = 80, rows: int = 24) -> Iterator[Terminal]:
+def terminal(
+    argv: list[str], *, cwd: Path, env: Mapping[str, str], columns: int = 80, rows: int = 24, encoding: str = "utf-8"
+) -> Iterator[Terminal]:
     """A program on a terminal; afterwards neither is left."""
-    one = Terminal(argv, cwd=cwd, env=env, columns=columns, rows=rows)
+    one = Terminal(argv, cwd=cwd, env=env, columns=columns, rows=rows, encoding=encoding)
     try:
         yield one
     finally:

@@ -86,8 +86,7 @@ def test_a_terminal_that_goes_away_ends_it(lived):
 
 
 def test_without_unicode_and_colour_it_says_the_same(lived):
-    with lived.on_a_terminal("top", LANG="C", NO_COLOR="1") as screen:
-        screen.encoding = "ascii"
+    with lived.on_a_terminal("top", encoding="ascii", LANG="C", NO_COLOR="1") as screen:
         screen.shows("n1 ##  n2 ##", "# 4 training", "up/down scroll")
         screen.type("q")
         assert screen.ended() == 0
