@@ -21,9 +21,10 @@ from ftsup.slurm.hostlist import expand
 from ftsup.supervisor import rankenv, starter
 from ftsup.supervisor.clock import BootClock
 from ftsup.supervisor.files import write_whole
-from ftsup.supervisor.lead import Grant, Lead
+from ftsup.supervisor.lead import Lead
 from ftsup.supervisor.lock import NodeLock
 from ftsup.supervisor.node import NodeSupervisor, Place
+from ftsup.supervisor.papers import Grant
 
 _PR_SET_PDEATHSIG = 1
 SHAPES = (

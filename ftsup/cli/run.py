@@ -27,7 +27,7 @@ from ftsup.report import runs
 from ftsup.report.words import count
 from ftsup.rundir import RunDir
 from ftsup.sbatch import shell_word
-from ftsup.supervisor.lead import Grant
+from ftsup.supervisor.papers import Grant
 
 NO_STEPS = {"", "4294967290", "4294967291"}
 """SLURM_STEP_ID of a batch script, and of the shell that salloc starts on a node."""

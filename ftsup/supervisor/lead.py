@@ -10,8 +10,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, get_args
 
 import msgspec
@@ -21,31 +21,25 @@ from msgspec.structs import replace
 from ftsup import eventlog, proc
 from ftsup import events as ev
 from ftsup.config import Config
-from ftsup.errors import Refused, SlurmError
 from ftsup.events import LeaderEvent, LeaderOrder, Line
-from ftsup.policy.judge import describe
 from ftsup.policy.machine import next_deadline, step
 from ftsup.policy.outlook import outlook
 from ftsup.policy.rules import Rules
 from ftsup.policy.state import Stage, State
-from ftsup.policy.told import Unexplained
-from ftsup.ports import Clock, Job, Node
+from ftsup.ports import Clock
 from ftsup.rundir import LocalDir, RunDir
-from ftsup.slurm import call
-from ftsup.slurm.chain import Standing, Successor
-from ftsup.slurm.commands import no_answer
-from ftsup.slurm.jobs import config_s
-from ftsup.slurm.keepout import KeptOut, Requeued
-from ftsup.supervisor import ending, launch, requeueing, starter
+from ftsup.slurm.chain import Standing
+from ftsup.supervisor import launch, requeueing, starter
 from ftsup.supervisor.checkpoints import LAST_S, Checkpoints
 from ftsup.supervisor.clerk import Clerk, ClerkFailed
-from ftsup.supervisor.files import write_whole
 from ftsup.supervisor.inbox import Inbox
 from ftsup.supervisor.keepwords import Me
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.leaderlink import LeaderLink
+from ftsup.supervisor.leaderslurm import LeaderSlurm
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
 from ftsup.supervisor.notices import Notices, follow
+from ftsup.supervisor.papers import Grant, Papers
 from ftsup.supervisor.requests import continuation
 from ftsup.supervisor.teller import Teller
 
@@ -55,9 +49,6 @@ STATUS_S = 5.0
 ANSWER_S = 1.5
 """So long before, the nodes are asked how far their ranks are."""
 REQUESTS_S = 2.0
-SAY_S = 30.0
-SLURM_S = 30.0
-"""The deadline of one call to Slurm; the call has shorter ones inside."""
 LEAVE_S = 15.0
 """The most that quitting waits for the nodes' goodbye and the mirror: longer than nodes take, since our end is theirs."""
 TOLD_LEAVE_S = 2.0
@@ -66,25 +57,11 @@ TOLD_MARGIN_PART = 0.5
 """Of `kill_margin`, in which the nodes are done: so long before the end of KillWait we are gone, and have heard their last words."""
 TOLD_MIRROR_S = 2.0
 """The most that the decision waits for the run directory then."""
-SLURM = "slurm"
-"""The kind of the trouble when Slurm does not answer."""
 CAREFUL = (ev.Launch, ev.Requeue)
 ENDINGS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 HUNG_UP, TYPED = "the terminal going away (SIGHUP)", "SIGINT at the terminal"
 """Who wants the end of what was started in the foreground."""
 TO_NODES = get_args(ev.NodeOrder)
-
-
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """Where this leader runs, as Slurm's environment says."""
-
-    job: str
-    restarts: int
-    host: str
-    nodes: tuple[str, ...]
-    environ: dict[str, str]
-    foreground: bool = False
-    """In an allocation of somebody's own: what the terminal's signals say, a person says."""
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,16 +86,12 @@ class Lead:
         self.mirror_asked = False
         self.unwritten: list[Line] = []
         self.pending: list[Pending] = []
-        self.kill_wait_s: float | None = None
-        self.unkillable_s: float | None = None
         self.silent_t: dict[str, float] = {}
         self.status_t = self.requests_t = 0.0
         self.counted = False
         """The nodes were asked for what the next status.json tells."""
         self.port = 0
         """Where nodes look for us."""
-        self.saying = 0
-        """How many lines are on their way to the batch script's output."""
         self.quit: int | None = None
         self.quit_t: float | None = None
         self.quitting_t = 0.0
@@ -132,13 +105,18 @@ class Lead:
         self.signals = Signals(*ENDINGS, self.warning)
         self.loop = Loop(clock, tick_s=config.waits.tick_s, late_s=config.waits.late_s)
         self.calls: Calls[list[LeaderEvent]] = Calls()
-        self.asking: set[str] = set()
-        """Questions to Slurm that have no answer yet: none is asked twice at once."""
-        self.silence = ""
-        """Why Slurm did not answer the last question."""
-        self.unanswered = False
-        """Slurm did not answer the last question, and that was told."""
         self.clerk: Clerk[list[LeaderEvent]] = Clerk(now=clock.now(), run=str(run.root))
+        self.papers = Papers(grant, clerk=self.clerk, clock=clock, run=run, folder=self.local)
+        self.slurm = LeaderSlurm(
+            grant,
+            script=run.script,
+            own=config.slurm.exclude,
+            cwd=self.local,
+            calls=self.calls,
+            clock=clock,
+            state=lambda: self.state,
+            papers=self.papers,
+        )
         me = Me(run=run.id, job=grant.job, host=grant.host, folder=str(run.root), wall=clock.wall(), force=config.checkpoint.force)
         self.checkpoints = Checkpoints(config, me, now=clock.now())
         keys = read_keys(run.keys)
@@ -178,11 +156,11 @@ class Lead:
         follows = self._follows() if self.state.job not in {"", grant.job} and not continued else Standing()
         if follows.elder:
             say(f"job {follows.elder} leads this run already: this one, {grant.job}, is one too many, and ends")
-            self._keep(f"decision.{grant.restarts}.json", requeueing.one_too_many(follows.elder))  # or bash would start us again
+            self.papers.one_too_many(follows.elder)  # or bash would start us again
             self._close()
             return 0
-        self._show_port(self.clock.now())
-        self._ask_config()
+        self._show_port()
+        self.slurm.ask_config()
         self._record_code()
         before = self.state.job
         started = ev.LeaderStarted(
@@ -199,11 +177,11 @@ class Lead:
         self._take([*(replace(event, t=now) for event in continued), replace(started, t=now), *strange], now)
         if follows.cancelled:
             self._take([ev.Asked(t=now, request=ev.Request.CANCEL, who=f"scancel of job {before}", wall=self.clock.wall())], now)
-        self.clerk.ask("add_line", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=grant.job)
+        self.papers.list_job(grant.job)
         if self.state.stage not in {Stage.CLOSE, Stage.REQUEUE}:  # we are what was spooled
-            self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.requeue))
+            self.papers.unspool()
         if self.state.stage is not Stage.TERMED:
-            self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.unexplained))
+            self.papers.explained()
         while not self._may_go():
             self._turn(self.loop.wait(self._sources(), until_t=self._until()))
         self._close()
@@ -247,7 +225,7 @@ class Lead:
             events.append(ev.Away(away_s=turn.away_s))
         events += [event for heard in self.link.receive(now) for event in heard.events]
         if self.link.port != self.port:
-            self._show_port(now)
+            self._show_port()
         events += [
             *self.link.notes(),
             *(ev.Noted(text=note) for note in self.teller.poll(now)),
@@ -258,7 +236,7 @@ class Lead:
         answers = (*self.calls.take(now), *self.clerk.take(now), *self.checkpoints.take(now))
         events += [event for found in answers for event in found]
         text = self.step.just_ended()
-        events += self._step_ended(text) if text is not None else []
+        events += self.slurm.step_ended(text) if text is not None else []
         came = self.signals.take()
         events += [ev.Warned(node=self.grant.host)] if self.warning in came else []
         told = [number for number in came if number in ENDINGS]
@@ -277,14 +255,14 @@ class Lead:
         """Step events through the machine, log them, act."""
         for event in events:
             if isinstance(event, ev.Noted):
-                self._say(f"{event.node}: {event.text}" if event.node else event.text)
+                self.papers.say(f"{event.node}: {event.text}" if event.node else event.text)
             out = step(self.state, event, self.rules)
             if isinstance(event, ev.Tick) and out.state == self.state and not out.orders:
                 continue
             if isinstance(event, (ev.Saved, ev.SaveOver)):
                 self.checkpoints.saved()
             if out.state.best_step != self.state.best_step:
-                self._progress(out.state)
+                self.papers.progress(out.state.best_step)
             if out.state.epoch != self.state.epoch:  # what the nodes told was of the ranks before
                 self.link.counters.clear()
             self.state = out.state
@@ -303,7 +281,7 @@ class Lead:
             try:
                 self.log.append(self.unwritten)
             except OSError as error:
-                self._say(f"the event log cannot be written: {self.log.path}: {error.strerror}")
+                self.papers.say(f"the event log cannot be written: {self.log.path}: {error.strerror}")
             else:
                 self.unwritten = []
         if not self.unwritten:
@@ -332,33 +310,10 @@ class Lead:
             self.pending.pop(0)
             self._order(first.order, now)
 
-    def _progress(self, state: State) -> None:
-        """For bash, which counts our deaths without progress."""
-        self._keep("progress", f"{state.best_step}\n".encode())
-
-    def _say(self, text: str) -> None:
-        """For the batch script's output, which lies on the shared disk: writing there may hang, so the clerk does it."""
-
-        def said(_answer: object) -> list[LeaderEvent]:
-            self.saying -= 1
-            return []
-
-        self.saying += 1
-        self.clerk.ask("say", now=self.clock.now(), limit_s=SAY_S, then=said, text=text)
-
-    def _keep(self, name: str, data: bytes) -> None:
-        """A small file of ours on the local disk; one that is full for a while must not end us."""
-        try:
-            write_whole(self.local / name, data)
-        except OSError as error:
-            self._say(f"{self.local / name} cannot be written: {error.strerror}")
-
-    def _show_port(self, now: float) -> None:
-        """For our successor, and for nodes that hear nothing: a stranger may have the port that they know."""
+    def _show_port(self) -> None:
+        """A stranger may have the one that we had."""
         self.port = self.link.port
-        self._keep(f"port.{self.grant.restarts}", str(self.port).encode())
-        text = msgspec.json.encode(self.link.addresses).decode()
-        self.clerk.ask("write", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.leader), text=text)
+        self.papers.port(self.port, self.link.addresses)
 
     # Sensing --------------------------------------------------------------------------------------------------------------
 
@@ -407,19 +362,9 @@ class Lead:
         if now - self.status_t >= STATUS_S:
             self.status_t, self.counted = now, False
             self.checkpoints.saving({counter.phase for counters in self.link.counters.values() for counter in counters})
-            self.clerk.ask("write", now=now, limit_s=30.0, then=nothing, path=str(self.run_dir.status), text=self._status().decode())
-
-    def _status(self) -> bytes:
-        ranks = {
-            counter.rank: {"step": counter.step, "beats": counter.beats, "phase": counter.phase, "node": node}
-            for node, counters in self.link.counters.items()
-            for counter in counters
-        }
-        told = [counter.asks for counters in self.link.counters.values() for counter in counters]
-        asks = all(told) and len(told) == len(self.state.nodes) * self.rules.workers_per_node
-        ahead = outlook(self.state, self.rules, now=self.clock.now(), asks=asks)
-        now = {"wall": self.clock.wall(), "stage": self.state.stage.value, "epoch": str(self.state.epoch), "ahead": ahead, "ranks": ranks}
-        return msgspec.json.encode(now)
+            told = [counter.asks for counters in self.link.counters.values() for counter in counters]
+            asks = all(told) and len(told) == len(self.state.nodes) * self.rules.workers_per_node
+            self.papers.status(self.state, self.link.counters, ahead=outlook(self.state, self.rules, now=now, asks=asks))
 
     # Acting ---------------------------------------------------------------------------------------------------------------
 
@@ -433,13 +378,13 @@ class Lead:
             ev.StartStep: self._start_step,
             ev.StartNode: self._start_node,
             ev.PickCheckpoint: self._pick,
-            ev.AskSlurm: self._ask_slurm,
+            ev.AskSlurm: self.slurm.look,
             ev.Decide: self._decide,
             ev.Unexplained: self._unexplained,
-            ev.Requeue: self._requeue,
-            ev.Shown: self._shown,
-            ev.Avoid: self._avoid,
-            ev.Incident: self._incident,
+            ev.Requeue: self.slurm.requeue,
+            ev.Shown: lambda _order, _now: self.papers.unspool(),
+            ev.Avoid: self.slurm.avoid,
+            ev.Incident: lambda order, _now: self.papers.incident(order),
             ev.Notify: self._notify,
             ev.Quit: self._quit,
         }
@@ -460,65 +405,6 @@ class Lead:
         if known:
             self._take([replace(event, t=now) for event in known], now)
 
-    def _slurm(
-        self,
-        op: str,
-        now: float,
-        then: Callable[[Any], list[LeaderEvent]],
-        *,
-        limit_s: float = SLURM_S,
-        otherwise: LeaderEvent | None = None,
-        **args: object,
-    ) -> None:
-        """One question, or one request; `then` makes events of the answer, and `otherwise` stands in for one that does not come."""
-        if op in self.asking:
-            return  # that answer is for both: a controller that hangs must not find a crowd when it goes on
-
-        def done(done: proc.Done) -> list[LeaderEvent]:
-            self.asking.discard(op)
-            try:
-                found = then(call.decode(done.out))
-            except SlurmError as error:
-                said = done.err.strip().splitlines()[-1:] if not done.out else []  # the helper itself could not go on
-                why = "; ".join([error.message if done.code is not None else f"{error.message} ({done.why})", *said])
-                told = self._answered() if isinstance(error, Refused) else self._silence(why)
-                if otherwise is not None:
-                    return [otherwise, *told]
-                return [ev.SlurmFailed(op=op, kind=type(error).__name__, why=why), *told]
-            return [*found, *self._answered()]
-
-        self.asking.add(op)
-        self.calls.start(call.argv(op, **args), now=now, limit_s=limit_s, then=done, env=self.grant.environ, cwd=self.local)
-
-    def _silence(self, why: str) -> list[LeaderEvent]:
-        """Slurm does not answer: told once, until it does."""
-        self.silence = why
-        if self.unanswered:
-            return []
-        self.unanswered = True
-        return [ev.Noted(text=f"Slurm does not answer: {why}", trouble=SLURM)]
-
-    def _answered(self) -> list[LeaderEvent]:
-        self.silence = ""
-        if not self.unanswered:
-            return []
-        self.unanswered = False
-        return [ev.Noted(text="Slurm answers again", trouble=SLURM, over=True)]
-
-    def _step_ended(self, text: str) -> list[LeaderEvent]:
-        why = no_answer(text.split(starter.BETWEEN))
-        return [ev.StepEnded(text=text, unanswered=bool(why)), *(self._silence(why) if why else [])]
-
-    def _ask_config(self) -> None:
-        """How long a kill may take is Slurm's to say. An answer about the job that was sooner is asked for again: it is told with it."""
-
-        def said(config: Mapping[str, str]) -> list[LeaderEvent]:
-            self.kill_wait_s, self.unkillable_s = (config_s(config.get(key, "")) for key in ("KillWait", "UnkillableStepTimeout"))
-            self._show(self.clock.now())
-            return []
-
-        self._slurm("config", self.clock.now(), said)
-
     def _record_code(self) -> None:
         """Which code this grant runs; a change since the last one is said."""
 
@@ -530,111 +416,24 @@ class Lead:
         argv = [sys.executable, "-m", "ftsup.incident", "code", msgspec.json.encode(job).decode()]
         self.calls.start(argv, now=self.clock.now(), limit_s=60.0, then=recorded, cwd=self.local)
 
-    def _ask_slurm(self, _order: ev.AskSlurm, now: float) -> None:
-        self._show(now)
-        if self.kill_wait_s is None:  # Slurm did not answer when we began
-            self._ask_config()
-
-    def _said(self, job: Job, *, asked_t: float | None = None) -> list[LeaderEvent]:
-        found = ending.said(job, asked_t=asked_t, kill_wait_s=self.kill_wait_s, unkillable_s=self.unkillable_s)
-        if self.state.stage is not Stage.TERMED or self.state.preempted or job.restarts <= self.grant.restarts:
-            return [found]
-        self._unfit(found)  # somebody else requeues it: perhaps for a node
-        return []
-
-    def _show(self, now: float) -> None:
-        self._slurm("show", now, partial(self._said, asked_t=now), job_id=self.grant.job)
-
-    def _unfit(self, found: ev.SlurmSaid) -> None:
-        def said(nodes: list[Node]) -> list[LeaderEvent]:
-            return [replace(found, unfit=ending.unfit(nodes))]
-
-        self._slurm("nodes", self.clock.now(), said, otherwise=found, names=list(self.grant.nodes))
-
-    def _unexplained(self, order: ev.Unexplained, now: float) -> None:
-        path = str(self.run_dir.unexplained)
+    def _unexplained(self, order: ev.Unexplained, _now: float) -> None:
         if order.back:
             starter.script_forgets()
         if order.over:
-            self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=path)
-            return
-        word = Unexplained(job=self.grant.job, restarts=self.grant.restarts, wall=self.clock.wall(), why=self.silence)
-        self.clerk.ask("write", now=now, limit_s=TOLD_MIRROR_S, then=nothing, path=path, text=msgspec.json.encode(word).decode())
-
-    def _requeue(self, order: ev.Requeue, now: float) -> None:
-        if order.chain:
-            self._chain(now)
-        elif not order.ended and (args := requeueing.requeue_without(self.state)) is not None:
-            self._slurm("requeue_without", now, self._requeued, limit_s=requeueing.SUCCESSOR_S, **args)
+            self.papers.explained()
         else:
-            self._slurm("requeue", now, lambda _: [ev.RequeueAsked()], job_id=self.grant.job, ended=order.ended)
+            self.papers.unexplained(self.slurm.silence)
 
-    def _requeued(self, found: Requeued) -> list[LeaderEvent]:
-        kept = [] if found.kept_out is None else self._kept(found.kept_out)
-        return [*kept, ev.RequeueAsked(), *self._said(found.job)]
-
-    def _kept(self, found: KeptOut) -> list[LeaderEvent]:
-        self._keep(f"keepout.{self.grant.restarts}.json", b"")
-        return [ev.AvoidSet(nodes=found.nodes, let_in=found.let_in, unsure=found.unsure)]
-
-    def _chain(self, now: float) -> None:
-        """The same script once more, after us: looked for before it is submitted, whoever did that."""
-
-        def follows(found: Successor) -> list[LeaderEvent]:
-            self.clerk.ask("add_line", now=self.clock.now(), limit_s=60.0, then=nothing, path=str(self.run_dir.jobs), line=found.job)
-            kept = found.kept_out
-            avoided = ev.AvoidSet(nodes=kept.nodes, let_in=kept.let_in, unsure=kept.unsure)
-            heard: list[LeaderEvent] = [avoided] if kept.nodes or kept.let_in else []
-            return [*heard, ev.Chained(job=found.job)]
-
-        number = self.grant.environ.get("SLURM_JOB_ID", self.grant.job)
-        args = requeueing.successor(self.state, number=number, script=self.run_dir.script, own=self.config.slurm.exclude)
-        self._slurm("successor", now, follows, limit_s=requeueing.SUCCESSOR_S, **args)
-
-    def _avoid(self, order: ev.Avoid, now: float) -> None:
-        self._slurm("keep_out", now, self._kept, **requeueing.keep_out(order, self.state))
-
-    def _shown(self, _order: ev.Shown, now: float) -> None:
-        self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=str(self.run_dir.requeue))
-
-    def _spool(self, order: ev.Decide, now: float) -> None:
-        """For whoever comes after us, before anything is asked."""
-        self._keep(f"keepout.{self.grant.restarts}.json", requeueing.second_chance(order, self.state))
-        left, path = requeueing.spool(order, self.state), str(self.run_dir.requeue)
-        if left is None:
-            self.clerk.ask("remove", now=now, limit_s=60.0, then=nothing, path=path)
-        else:
-            self.clerk.ask("write", now=now, limit_s=60.0, then=nothing, path=path, text=msgspec.json.encode(left).decode())
-
-    def _decide(self, order: ev.Decide, now: float) -> None:
-        data = requeueing.decision(order, self.state)
-        self._keep(f"decision.{self.grant.restarts}.json", data)
-        self._spool(order, now)
-        path = self.run_dir.decision(self.grant.job, self.grant.restarts)
-
+    def _decide(self, order: ev.Decide, _now: float) -> None:
         def mirrored(answer: object) -> list[LeaderEvent]:
             return [ev.Decided(mirrored=not isinstance(answer, ClerkFailed))]
 
         limit_s = TOLD_MIRROR_S if self.state.signalled or self.state.termed else MIRROR_S
-        self.clerk.ask("write", now=now, limit_s=limit_s, then=mirrored, path=str(path), text=data.decode())
-
-    def _incident(self, order: ev.Incident, now: float) -> None:
-        folder = self.run_dir.incident(order.number)
-        story = {
-            "incident": order.number,
-            "epoch": str(order.epoch),
-            "wall": self.clock.wall(),
-            "root": order.root,
-            "sentence": describe(order.root) if order.root else "",
-            "faults": order.faults,
-            "verdict": order.verdict,
-        }
-        text = msgspec.json.format(msgspec.json.encode(story), indent=1).decode()
-        self.clerk.ask("write", now=now, limit_s=60.0, then=nothing, path=str(folder / "incident.json"), text=text)
+        self.papers.decide(order, self.state, limit_s=limit_s, then=mirrored)
 
     def _notify(self, order: ev.Notify, _now: float) -> None:
         """The batch script's output has it at once; notify.command gets it once its time has come."""
-        self._say(order.text)
+        self.papers.say(order.text)
 
     def _quit(self, order: ev.Quit, now: float) -> None:
         self.quit = order.code
@@ -661,20 +460,12 @@ class Lead:
             self.quit_t = min(self.quit_t, self.quitting_t + TOLD_LEAVE_S)
         if self.teller.busy and not (self.state.signalled and now >= self.quit_t):
             return False  # the last news are those that people wait for
-        ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and not self.saying and self.step.ended()
+        ended = self.mirrored >= self.log.next_n - 1 and not self.unwritten and not self.papers.saying and self.step.ended()
         ended = ended and (self.checkpoints.over or self.state.stage is not Stage.OVER)
         return ended or now >= self.quit_t
-
-
-def nothing(_answer: object) -> list[LeaderEvent]:
-    """An answer that changes nothing: what failed is in the clerk's notes."""
-    return []
 
 
 def say(text: str) -> None:
     """For the batch script's output, before there is a clerk: full or gone, it must not cost the leader."""
     with contextlib.suppress(OSError):
         os.write(sys.stderr.fileno(), f"ftsup: {text}\n".encode(errors="replace"))
-
-
-__all__ = ["Grant", "Lead", "Stage"]
