@@ -72,7 +72,7 @@ class Shell:
             done = subprocess.run(["bash", "-c", command], cwd=self.folder, env=self.env, check=False, capture_output=True, text=True)
             if done.returncode == 0:
                 return done.stdout + done.stderr
-            time.sleep(1)
+            time.sleep(0.2)
         raise AssertionError(done.stdout + done.stderr)
 
 
@@ -125,6 +125,7 @@ def watch_top(shell: Shell) -> None:
 
 @pytest.mark.slow
 @pytest.mark.e2e
+@pytest.mark.timeout(300)
 def test_on_a_cluster(shell):
     """The block, with a script that needs no torch, and the mock for a cluster."""
     (shell.folder / "train.py").write_text("print('step 1', flush=True)\n")

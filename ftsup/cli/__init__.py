@@ -5,18 +5,21 @@ A command's module is imported when it runs, so that `ftsup --help` stays light:
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+try:
+    import os
+    import sys
+    import traceback
+    from importlib import import_module
+    from pathlib import Path
+    from typing import Any
 
-import click
-from click.shell_completion import CompletionItem
+    import click
+    from click.shell_completion import CompletionItem
 
-from ftsup.cli.group import Group
-from ftsup.errors import Exit, FtsupError
+    from ftsup.cli.group import Group
+    from ftsup.errors import Exit, FtsupError
+except KeyboardInterrupt:  # Ctrl-C while Python still imports: no traceback of whatever library it was in
+    raise SystemExit(130) from None
 
 COMMANDS = {
     "init": ("ftsup.cli.init", "init", "Write a first configuration, with a comment on each guess."),
@@ -100,6 +103,8 @@ def main(args: list[str] | None = None, *, program: click.Command = ftsup) -> in
         return error.exit_code
     except click.Abort as error:
         return 130 if isinstance(error.__cause__, KeyboardInterrupt) else Exit.NO
+    except KeyboardInterrupt:
+        return 130
     except FtsupError as error:
         click.echo(str(error), err=True)
         return error.exit_code

@@ -120,6 +120,13 @@ def test_interrupted_is_130():
     assert fails(KeyboardInterrupt()) == 130
 
 
+@pytest.mark.parametrize("library", ["click", "msgspec"])
+def test_ctrl_c_while_libraries_are_imported_is_as_quiet(tmp_path, library):
+    (tmp_path / f"{library}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n")
+    done = ftsup("status", cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+
+
 def test_a_reader_that_goes_away_is_no_error_message():
     read, write = os.pipe()
     os.close(read)
