@@ -18,6 +18,7 @@ by `share: group`); keys, `env.json` and requests are always 0600/0700.
     RUN/config.<n>.yaml      as it was before continuation n RUN/requeue.json     decided, and not seen yet (`policy.spool`)
     RUN/watch.jsonl          what `ftsup watch` did          RUN/leader.json      where nodes find their leader
     RUN/watch.claims/        an empty file for each try of it: two watches never do the same
+    RUN/taken-back           job ids of successors that were one too many, and that ftsup cancelled
 """
 
 from __future__ import annotations
@@ -86,6 +87,11 @@ class RunDir:
     def jobs(self) -> Path:
         """The job ids of the run, one a line, the newest last."""
         return self.root / "jobs"
+
+    @property
+    def taken_back(self) -> Path:
+        """Job ids, one a line: two asked for a successor at once, and ftsup itself cancelled the one too many. Not there: none."""
+        return self.root / "taken-back"
 
     @property
     def keys(self) -> Path:

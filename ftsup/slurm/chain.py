@@ -1,17 +1,23 @@
 """The successor of a job that Slurm does not requeue: exactly one other job of the same script, which begins when this one has ended.
 
 A successor's script is given the job that it follows as its one word. Slurm shows both, or (since 24.11) the job that it waits for: who
-was killed after sbatch had taken it, or never heard the answer, finds it by these. Built of the port's own calls.
+was killed after sbatch had taken it, or never heard the answer, finds it by these. Where it shows neither any more, a cancelled job
+may be one that a person did not want, or one too many that we took back: those are written down in the run directory. Built of the
+port's own calls.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from ftsup.ports import Found, Job, JobState, Slurm, job_number
+from ftsup.errors import Unavailable
+from ftsup.plain import told
+from ftsup.ports import Found, JobState, Slurm, job_number
+from ftsup.rundir import RunDir
 from ftsup.slurm import hostlist
 from ftsup.slurm.keepout import KeptOut, spared
 
@@ -58,7 +64,7 @@ def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Se
     in which Slurm takes jobs, so whoever was second sees the first when it looks again, and takes its own back.
     """
     if later := _later(slurm, job_id, number=number, script=script):
-        return Successor(job=_eldest(slurm, job_id, later), found=True)
+        return Successor(job=_eldest(slurm, job_id, later, script=script), found=True)
     job = slurm.show(job_id)
     others = dict.fromkeys(name for name in (*own, *job.excluded) if name not in nodes)
     kept = spared(slurm, job, nodes=nodes, others=others) if nodes and job.state is not JobState.GONE else KeptOut(nodes=tuple(nodes))
@@ -69,25 +75,51 @@ def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Se
     later = _later(slurm, job_id, number=number, script=script)
     if not later or int(later[0].job_id) >= int(ours):
         return Successor(job=ours, kept_out=kept)
-    slurm.cancel(ours)  # it may have begun by now
+    _take_back(slurm, ours, script=script)  # it may have begun by now
     return Successor(job=later[0].job_id, found=True)
 
 
 def _later(slurm: Slurm, job_id: str, *, number: int, script: Path) -> list[Found]:
     """Those that follow the job, or one that does. What was submitted twice for an earlier job, and ends at once, is none of them."""
-    later = [one for one in slurm.find(script) if int(one.job_id) > number]
-    return [one for one in later if (job_number(one.words[0]) >= job_number(job_id) if one.words else _may_follow(slurm.show(one.job_id)))]
+
+    def follows(one: Found) -> bool:
+        return job_number(one.words[0]) >= job_number(job_id) if one.words else _may_follow(slurm, one.job_id, script=script)
+
+    return [one for one in slurm.find(script) if int(one.job_id) > number and follows(one)]
 
 
-def _may_follow(job: Job) -> bool:
-    """Of which Slurm does not show what it follows: it may be of use, or tells that nothing is wanted any more."""
-    return job.lives or job.state is JobState.CANCELLED
+def _may_follow(slurm: Slurm, job_id: str, *, script: Path) -> bool:
+    """Of which Slurm does not show what it follows: it may be of use, or a person cancelled it, and nothing is wanted any more."""
+    job = slurm.show(job_id)
+    return job.lives or (job.state is JobState.CANCELLED and job_id not in _taken_back(script))
 
 
-def _eldest(slurm: Slurm, job_id: str, later: Sequence[Found]) -> str:
+def _eldest(slurm: Slurm, job_id: str, later: Sequence[Found], *, script: Path) -> str:
     """The successor; what was submitted for the same place goes."""
     first, *others = later
     for one in others:
         if one.words[:1] == (job_id,) and slurm.show(one.job_id).state is JobState.PENDING:
-            slurm.cancel(one.job_id)
+            _take_back(slurm, one.job_id, script=script)
     return first.job_id
+
+
+def _take_back(slurm: Slurm, job_id: str, *, script: Path) -> None:
+    """Written down first. Where that cannot be done it stays in the queue: when it begins it finds the elder, and ends (`standing`)."""
+    try:
+        fd = os.open(RunDir(script.parent).taken_back, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        with os.fdopen(fd, "w") as file:
+            file.write(f"{job_id}\n")
+    except OSError:
+        return
+    slurm.cancel(job_id)
+
+
+def _taken_back(script: Path) -> frozenset[str]:
+    """What cannot be read is unknown: nobody is to conclude that a person cancelled anything."""
+    path = RunDir(script.parent).taken_back
+    try:
+        return frozenset(path.read_text(errors="replace").split())
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {told(error)}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from ftsup.errors import Unanswered, Unavailable
 from ftsup.ports import JobState
+from ftsup.rundir import RunDir
 from ftsup.slurm.chain import Standing, Successor, standing, successor
 from ftsup.slurm.fake import FakeSlurm
 from tests.slurm.conftest import running
@@ -179,6 +181,7 @@ def test_two_ask_and_either_may_be_killed_at_every_moment(script: Path, first_ca
     for second_calls in range(CALLS):
         for order in schedules(first_calls, second_calls):
             slurm = FakeSlurm(shows_words=shows_words)
+            RunDir(script.parent).taken_back.unlink(missing_ok=True)  # another order's, with the same ids
             job = running(slurm, script)
             two = Actor(slurm, job, script), Actor(slurm, job, script)
             for is_first in order:
@@ -192,23 +195,90 @@ def test_two_ask_and_either_may_be_killed_at_every_moment(script: Path, first_ca
             assert set(said) <= {last.job}, (order, said)
 
 
-def test_the_younger_one_is_taken_back_also_where_it_runs_already(script: Path) -> None:
-    """The job that it follows has ended, and nothing has to be waited for."""
+class TwoAtOnce(FakeSlurm):
+    """Another one had looked as well, and is the first to submit."""
 
-    class Slow(FakeSlurm):
-        def submit(self, *args, **more):
-            super().submit(script, words=["1"])  # by another one, who had looked as well
-            job = super().submit(*args, **more)
-            self.advance(5)
-            return job
+    def submit(self, script, **more):
+        super().submit(script, **more)
+        job = super().submit(script, **more)
+        self.advance(5)
+        return job
 
-    slurm = Slow()
-    FakeSlurm.submit(slurm, script)
+
+def two_at_once(script: Path, *, shows_words: bool = True) -> FakeSlurm:
+    """Job 1 has ended, 2 and 3 are submitted to follow it, and there is nothing that they wait for."""
+    slurm = TwoAtOnce(shows_words=shows_words)
+    FakeSlurm.submit(slurm, script, args=["--nodes=1"])
     slurm.advance(1)
     slurm.finish("1", exit_code=1)
     assert ask(slurm, "1", script) == Successor(job="2", found=True)
     slurm.advance(5)
-    assert [slurm.show(job).state for job in ("2", "3")] == [JobState.RUNNING, JobState.CANCELLED]
+    assert slurm.show("2").state is JobState.RUNNING
+    return slurm
+
+
+def then(slurm: FakeSlurm, job: str, script: Path) -> Successor:
+    """The successor of this one, asked for by nobody else."""
+    return ask(Alone(slurm), job, script)
+
+
+class Alone:
+    """A `TwoAtOnce` in which nobody else submits any more."""
+
+    def __init__(self, slurm: FakeSlurm) -> None:
+        self.slurm = slurm
+
+    def __getattr__(self, name: str) -> object:
+        return partial(FakeSlurm.submit, self.slurm) if name == "submit" else getattr(self.slurm, name)
+
+
+def test_the_younger_one_is_taken_back_also_where_it_runs_already(script: Path) -> None:
+    """The job that it follows has ended, and nothing has to be waited for."""
+    slurm = two_at_once(script)
+    assert slurm.show("3").state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("shows_words", [True, False])
+def test_what_was_taken_back_is_not_taken_for_what_a_person_cancelled(script: Path, *, shows_words: bool) -> None:
+    """The elder one asks for its own successor while Slurm still knows the younger."""
+    slurm = two_at_once(script, shows_words=shows_words)
+    assert slurm.show("3").state is JobState.CANCELLED
+    assert then(slurm, "2", script) == Successor(job="4")
+    slurm.cancel("4")
+    assert then(slurm, "2", script) == Successor(job="4", found=True), "that one a person cancelled"
+
+
+@pytest.mark.parametrize("shows_words", [True, False])
+def test_what_watch_took_back_is_not_taken_for_what_a_person_cancelled(script: Path, *, shows_words: bool) -> None:
+    """Whoever submitted the younger one was killed before it looked again."""
+    slurm = FakeSlurm(shows_words=shows_words)
+    job = running(slurm, script, "--nodes=1")
+    for _ in range(2):
+        slurm.submit(script, args=["--nodes=1", f"--dependency=afterany:{job}"], words=[job])
+    assert ask(slurm, job, script) == Successor(job="2", found=True)
+    assert slurm.show("3").state is JobState.CANCELLED
+    slurm.finish(job)
+    slurm.advance(5)
+    assert ask(slurm, "2", script) == Successor(job="4")
+
+
+@pytest.mark.parametrize("shows_words", [True, False])
+def test_what_cannot_be_written_down_is_not_taken_back_and_ends_by_itself(script: Path, *, shows_words: bool) -> None:
+    RunDir(script.parent).taken_back.mkdir()
+    slurm = two_at_once(script, shows_words=shows_words)
+    assert slurm.show("3").state is JobState.RUNNING
+    assert standing(slurm, before="1", number=3, script=script, follows="1") == Standing(elder="2")
+    slurm.finish("3")
+    assert then(slurm, "2", script) == Successor(job="4")
+
+
+def test_nobody_concludes_that_it_was_a_person_where_the_record_cannot_be_read(script: Path) -> None:
+    slurm = FakeSlurm(shows_words=False)
+    job = running(slurm, script)
+    slurm.cancel(ask(slurm, job, script).job)
+    RunDir(script.parent).taken_back.mkdir()
+    with pytest.raises(Unavailable, match="taken-back cannot be read: Is a directory"):
+        ask(slurm, job, script)
 
 
 @pytest.mark.parametrize("shows_words", [True, False])
