@@ -89,6 +89,18 @@ def free_port(address: str) -> int:
         return port
 
 
+def held_port(address: str) -> socket.socket:
+    """One that nobody who asks for any port is given, as long as this is open; torch's listener, which may reuse addresses, gets it."""
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((address, 0))
+    except OSError:
+        holder.close()
+        raise
+    return holder
+
+
 def meeting_address(addresses: Sequence[str], *, nodes: int, hint: str = "") -> str:
     """Where ranks meet: loopback for one node; else the address of ours by which another node reached the leader beside us.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -101,6 +102,8 @@ class NodeSupervisor:
         self.calls: Calls[list[Happening]] = Calls()
         self.clerk: Clerk[list[Happening]] = Clerk(now=now, run=str(run.root))
         self.child: children.Child | None = None
+        self.meeting: socket.socket | None = None
+        """Holds the port of the attempt's meeting for torchrun."""
         self.order: ev.Launch | None = None
         self.pidfds: dict[int, int] = {}
         """Rank -> handle on its process."""
@@ -305,6 +308,7 @@ class NodeSupervisor:
 
     def _child_gone(self, gone: children.Gone, now: float) -> None:
         self.child = None
+        self._let_port_go()
         for fd in self.pidfds.values():
             os.close(fd)
         self.pidfds = {}
@@ -419,13 +423,21 @@ class NodeSupervisor:
 
     def _find_port(self, act: nodestate.FindPort, now: float) -> None:
         address = launch.meeting_address(own_addresses(), nodes=len(self.place.nodes), hint=act.hint)
+        self._let_port_go()
         try:
-            port = launch.free_port(address)
+            if self.config.launch is Launch.TORCHRUN:
+                self.meeting = launch.held_port(address)
+            port = self.meeting.getsockname()[1] if self.meeting else launch.free_port(address)
         except OSError as error:
             fault = Fault(how=How.SETUP, node=self.place.node, error=f"no free port on {address}: {error.strerror}")
             self._happen(nodestate.NotStarted(t=now, fault=fault))
             return
         self._happen(nodestate.PortFound(t=now, address=address, port=port))
+
+    def _let_port_go(self) -> None:
+        if self.meeting is not None:
+            self.meeting.close()
+            self.meeting = None
 
     def _start_child(self, act: nodestate.StartChild, now: float) -> None:
         self.order, self.told, self.vanished, self.looked_t = act.order, set(), {}, now
@@ -610,6 +622,7 @@ class NodeSupervisor:
         if not self.place.held and self.state.stage is Stage.IDLE:
             self._forget_places()
             self.local.leave()
+        self._let_port_go()
         self.calls.end()
         self.link.close()
         self.clerk.close()

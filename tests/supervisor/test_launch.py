@@ -90,6 +90,15 @@ def test_a_free_port_can_be_bound() -> None:
         probe.bind(("127.0.0.1", launch.free_port("127.0.0.1")))
 
 
+def test_a_port_that_is_held_is_for_who_names_it_and_may_reuse_addresses() -> None:
+    with launch.held_port("127.0.0.1") as holder, socket.socket() as other:
+        port = holder.getsockname()[1]
+        with pytest.raises(OSError, match="already in use"):
+            other.bind(("127.0.0.1", port))
+        with socket.create_server(("", port)) as torchs, socket.create_connection(("127.0.0.1", port)):
+            assert torchs.getsockname()[1] == port
+
+
 def test_places_are_private_and_hold_a_beat_file_a_rank(tmp_path: Path) -> None:
     launch.make_places(tmp_path / "beats", tmp_path / "out", (2, 3))
     launch.make_places(tmp_path / "beats", tmp_path / "out", (2, 3))
