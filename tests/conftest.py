@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 
 import hypothesis
@@ -16,7 +17,9 @@ hypothesis.settings.load_profile("ftsup")
 
 
 def pytest_configure() -> None:
-    """The suite may itself be run inside a Slurm job, or in a shell that `ftsup mock env` prepared."""
+    """The suite may itself be run inside a Slurm job, in a shell that `ftsup mock env` prepared, or behind a script's `&`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "SRUN_", "FTSUP_", "TORCHELASTIC_"))]:
         del os.environ[name]
 

@@ -190,7 +190,7 @@ def back_off_s(case: Case, rules: Rules) -> float:
 def _finished(case: Case, _rules: Rules) -> Verdict | None:
     if not all(fault.how is How.RETURNED or at_end(fault) for fault in case.faults):
         return None
-    return Verdict(kind=VerdictKind.FINISHED, reason=f"training was finished; {describe(case.root)} and was ended")
+    return Verdict(kind=VerdictKind.FINISHED, reason=f"training was finished; {describe(case.root)}: it was ended")
 
 
 def _hard_cap(case: Case, rules: Rules) -> Verdict | None:

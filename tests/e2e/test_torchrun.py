@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 def test_torchrun_finds_its_port_taken_is_killed_and_hangs_at_the_end(site) -> None:
-    run = site.submit()
+    run = site.submit(hang={"shutdown": "8s"})
     prepared = run.until(lambda: run.events(ev.Prepared))[0]
     with socket.create_server((prepared.address, prepared.port)):  # between the look for a free port and torchrun's own bind
         port = run.until_judged(1)
