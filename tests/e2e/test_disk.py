@@ -17,7 +17,7 @@ from ftsup.ports import JobState
 from ftsup.worker.beatfile import Phase
 from tests.e2e.disks import DENIED, HANGS, MEDIA, QUOTA, disk_of_its_own, ext4_of_its_own, frozen, full, read_only, sick_disk
 from tests.e2e.harness import Run, Site, called, for_s, living, mock_site
-from tests.e2e.keeping import go_on, hold, notes, picks, sealed_more, status, submit, timed
+from tests.e2e.keeping import ANSWERS_S, answers_s, go_on, hold, notes, picks, sealed_more, status, submit
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -25,8 +25,6 @@ KILL_WAIT_S = 20
 """From Slurm's SIGTERM to its SIGKILL."""
 MARGIN_S = 2.0
 """waits.kill_margin."""
-ANSWERS_S = 8.0
-"""A command that waits for a disk says so after 10 s, and this is less."""
 
 
 @pytest.fixture
@@ -174,11 +172,6 @@ def saves(run: Run) -> None:
     run.until(lambda: run.sights()[1].beats > beats + 40)
     assert run.sights()[0].beat.phase is Phase.CHECKPOINT
     assert run.incidents() == []
-
-
-def answers_s(run: Run) -> float:
-    """`ftsup status`; a machine with more to do than it can is as slow without us."""
-    return min(timed(lambda: status(run)) for _ in range(3))
 
 
 def ends_in_time(run: Run) -> None:
