@@ -14,6 +14,7 @@ from ftsup.events import VerdictKind
 from ftsup.ports import JobState
 from ftsup.rundir import RunDir
 from tests.cli.terminal import terminal
+from tests.e2e import stops
 from tests.e2e.harness import CONFIG, Run, Site, beside, living, merged, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -126,7 +127,6 @@ def test_a_terminal_that_goes_away_is_a_stop_that_says_so(site) -> None:
     until((work / "environ").exists)
     environ = dict(one.split("=", 1) for one in (work / "environ").read_text().split("\0")[:-1])
     with terminal([sys.executable, "-m", "ftsup", "run", "c.yaml"], cwd=work, env=environ) as typed:
-        typed.shows("as Ctrl-C here")
         run = begun(site, work)
         run.until_heard()
         leader = run.leader()
@@ -135,6 +135,7 @@ def test_a_terminal_that_goes_away_is_a_stop_that_says_so(site) -> None:
     decided = run.orders(ev.Decide)[-1].verdict
     assert (decided.kind, run.job) == (VerdictKind.STOP, job)
     assert decided.reason.startswith("stopped by the terminal going away (SIGHUP), saved at step "), decided
+    stops.told(run, decided.reason)
     (work / "control" / "go").touch()
     run.until_over()
 

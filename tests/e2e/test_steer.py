@@ -16,7 +16,7 @@ from ftsup.ports import JobState
 from ftsup.supervisor.requests import Wanted
 from tests.e2e.harness import Run, for_s, merged, mock_site
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SAVER = Path(__file__).parent / "saver.py"
 ANSWER_S = 5.0
