@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from ftsup.cli.ports import real
 from ftsup.cli.submit import submit
 from ftsup.errors import RunError
+from tests.e2e.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -34,8 +35,7 @@ def rehearse(tmp_path, monkeypatch):
 
     yield typed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml", "tmp", "train.py"]
-    left = [process for process in psutil.process_iter(["cmdline"]) if any(str(tmp_path) in word for word in process.info["cmdline"] or ())]
-    assert left == []
+    until(lambda: not any(str(tmp_path) in word for one in psutil.process_iter(["cmdline"]) for word in one.info["cmdline"] or ()))
 
 
 def test_a_script_that_runs_is_said_to(rehearse):
