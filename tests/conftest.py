@@ -12,7 +12,7 @@ import pytest
 from tests.realslurm import cluster
 
 # Nothing here is slow by itself, but two cores are shared with other tests: a time limit an example would only be noise.
-hypothesis.settings.register_profile("ftsup", deadline=None)
+hypothesis.settings.register_profile("ftsup", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("ftsup")
 
 
