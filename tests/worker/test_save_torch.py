@@ -137,7 +137,7 @@ for step in range(1, 6):
 
 def test_two_beats_a_loop_and_the_handler_between_them(bench):
     bench.write("train.py", ALONE + GAN)
-    done = bench.shim("train.py", env={"FTSUP_WARNING": "10"})
+    done = bench.shim("train.py", env={"FTSUP_WARNING": "10"}, limit_s=140)
     lines = done.stdout.splitlines()
     assert lines[5:8] == ["3 6 []", "4 7 [(7, True)]", "4 8 [(7, True)]"], done.stderr
     assert lines[-1] == "6 12 [(7, True)]"
@@ -146,5 +146,5 @@ def test_two_beats_a_loop_and_the_handler_between_them(bench):
 @pytest.mark.parametrize("threaded", [False, True])
 def test_optimizers_in_backward_have_the_handler_in_the_main_thread_within_that_step(bench, threaded: bool):  # noqa: FBT001
     bench.write("train.py", f"threaded = {threaded}\n" + ALONE + IN_BACKWARD)
-    done = bench.shim("train.py", env={"FTSUP_WARNING": "10"})
+    done = bench.shim("train.py", env={"FTSUP_WARNING": "10"}, limit_s=140)
     assert done.stdout.splitlines() == ["1 0 []", "2 0 []", "3 1 [True]", "4 1 [True]", "5 1 [True]"], done.stderr

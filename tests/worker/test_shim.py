@@ -428,10 +428,11 @@ raise ValueError("bad")
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(180)
 def test_real_torch_beats_and_torchelastic_gets_its_file(bench):
     bench.write("train.py", REAL)
     error_file = bench.home / "error.json"
-    run = bench.shim("train.py", env={"TORCHELASTIC_ERROR_FILE": str(error_file)})
+    run = bench.shim("train.py", env={"TORCHELASTIC_ERROR_FILE": str(error_file)}, limit_s=150)
     assert "step=4" in run.stdout, run.stderr
     assert "phase=<Phase.STEP" in run.stdout
     assert '"ValueError: bad"' in error_file.read_text()
@@ -441,9 +442,10 @@ def test_real_torch_beats_and_torchelastic_gets_its_file(bench):
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.e2e
+@pytest.mark.timeout(180)
 def test_under_torchrun_every_rank_speaks_for_itself(bench):
     bench.write(
-        "train.py", "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no data')\nprint('waits')\ntime.sleep(50)\n"
+        "train.py", "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no data')\nprint('waits')\ntime.sleep(500)\n"
     )
     bench.beats.mkdir()
     out = bench.home / "out"
@@ -453,6 +455,7 @@ def test_under_torchrun_every_rank_speaks_for_itself(bench):
     run = bench.plain(
         *("-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=0", "--master-port=0", "-m", "ftsup_worker", "train.py"),
         env={"FTSUP_BEATS": str(bench.beats), "FTSUP_OUT_DIR": str(out)},
+        limit_s=150,
     )
     assert run.returncode == 1
     assert set(exits.records(bench.beats)) == {1}

@@ -66,6 +66,7 @@ def test_the_start_imports_little(bench: Bench):
 
 @pytest.mark.torch
 @pytest.mark.e2e
+@pytest.mark.timeout(180)
 def test_a_training_environment_without_ftsup_and_without_pip(bench: Bench, tmp_path: Path):
     subprocess.run([PYTHON, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     python = tmp_path / "env/bin/python"
@@ -87,7 +88,7 @@ ftsup_worker.saved(2)
 print(sys.prefix)
 """,
     )
-    shim = bench.shim("train.py", python=str(python))
+    shim = bench.shim("train.py", python=str(python), limit_s=150)
     assert (shim.returncode, shim.stdout, shim.stderr) == (0, f"{tmp_path / 'env'}\n", "")
     assert (bench.beat().beats, bench.beat().saved_step) == (2, 2)
 
