@@ -12,7 +12,7 @@ from ftsup.config.keys import Client
 from ftsup.mockslurm import control as mockslurm
 from ftsup.slurm import pyslurm
 from tests.contract import proven
-from tests.contract.rigs import SIGNALLED, FakeRig, LiveRig, MockRig
+from tests.contract.rigs import KILL_WAIT_S, SIGNALLED, FakeRig, LiveRig, MockRig
 from tests.realslurm import cluster
 from tests.realslurm.fixtures import real_cgroup_cluster, real_cluster
 
@@ -59,7 +59,7 @@ def _mock(folder, proctrack: str):
         nodes=4,
         prefix="n",
         proctrack=proctrack,
-        kill_wait_s=5,
+        kill_wait_s=KILL_WAIT_S,
         begin_wait_s=9,
         limit_unit_s=1,
         signal_early_s=0,

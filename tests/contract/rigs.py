@@ -19,11 +19,14 @@ from ftsup.slurm.commands import Commands, retried, scrubbed
 from ftsup.slurm.fake import FakeSlurm
 
 LINGER_S, SLOW_S = 1.0, 4.0
-"""How long a job of the suite takes to end after SIGTERM, and one called `slow`, in which a test acts while it is COMPLETING. Both
-are shorter than KillWait."""
+"""How long a job of the suite takes to end after SIGTERM, and the fake's."""
 SLOW = "--job-name=slow"
+"""A job that is COMPLETING until a test lets it end, or KillWait is over: so a test on a slow machine is in time for what it does then."""
+KILL_WAIT_S = 10
+"""Of the mock, and of the clusters that the contract has for itself (tests/realslurm/fixtures.py)."""
 STAYS = f"""#!/bin/bash
-trap 'sleep {LINGER_S}; [ "$SLURM_JOB_NAME" = slow ] && sleep {SLOW_S - LINGER_S}; exit 0' TERM
+lets() {{ if [ "$SLURM_JOB_NAME" = slow ]; then [ -e "let-$SLURM_JOB_ID" ]; fi; }}
+trap 'sleep {LINGER_S}; until lets; do sleep 0.1; done; exit 0' TERM
 echo "started ${{SLURM_RESTART_COUNT-unset}}" >> "started-$SLURM_JOB_ID"
 until [ -e "end-$SLURM_JOB_ID" ]; do sleep 0.1; done
 exit "$(cat "end-$SLURM_JOB_ID")"
@@ -93,10 +96,16 @@ class Rig:
             job = self.slurm.show(job_id)
         return job
 
+    def pass_s(self, seconds: float) -> None:
+        """So much time passes, and nobody asks Slurm for anything."""
+        while seconds > 0:
+            seconds -= self.pause()
+
     def start(self, *args: str) -> str:
-        """Submit, and wait until it runs."""
+        """Submit, and wait until it runs, and its script is ready to be told to end."""
         job_id = self.submit(*args)
         self.until(job_id, running)
+        self.ready(job_id)
         return job_id
 
     def requeued(self, *args: str) -> str:
@@ -114,6 +123,7 @@ class Rig:
 
     def close(self) -> None:
         for job_id in self.mine:
+            self.let(job_id)
             retried(lambda job_id=job_id: self.slurm.cancel(job_id), sleep=lambda _: self.pause(), tries=3)
 
     always: tuple[str, ...] = ()
@@ -136,16 +146,23 @@ class FakeRig(Rig):
     def hold(self, job_id: str) -> None:
         self.fake.hold(job_id)
 
+    def ready(self, job_id: str) -> None:
+        """It is, at once."""
+
+    def let(self, job_id: str) -> None:
+        """It ends by itself."""
+
 
 class LiveRig(Rig):
     """Commands on PATH: the mock's, or the real ones."""
 
     limit = "1"
     """The shortest time limit: a minute."""
-    lead_s = 30
-    """How long before it the warning is asked for."""
-    limit_s = 110
-    """How long it takes at most until such a job is over: limits are checked twice a minute."""
+    lead_s = 15
+    """How long before it the warning is asked for. Slurm looks every 30 s, and warns when less than that would be left at its next look:
+    at the earliest after 15 s, when everybody listens."""
+    limit_s = 120
+    """How long it takes at most until such a job is over: limits are checked twice a minute, and then comes KillWait."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], *, proctrack: str) -> None:
         self.env = {**scrubbed(os.environ), **env}
@@ -164,6 +181,13 @@ class LiveRig(Rig):
 
     def hold(self, job_id: str) -> None:
         self.run("scontrol", "hold", job_id)
+
+    def ready(self, job_id: str) -> None:
+        self.wait_for(lambda: self.read(f"started-{job_id}"))
+
+    def let(self, job_id: str) -> None:
+        """A slow one that was told to end may do so now."""
+        (self.folder / f"let-{job_id}").touch()
 
     def run(self, *argv: str, code: int = 0) -> str:
         """Run one of Slurm's commands; what it printed."""
@@ -198,6 +222,6 @@ class LiveRig(Rig):
 class MockRig(LiveRig):
     """The mock's commands: its minutes are as short as its settings say."""
 
-    limit = "0:14"
-    lead_s = 4
-    limit_s = 40
+    limit = "0:20"
+    lead_s = 5
+    limit_s = 50

@@ -55,8 +55,8 @@ def test_a_throttled_array_runs_so_many_at_once_and_a_task_that_waits_has_its_na
     job = array(live, "1-4%2")
     live.until(f"{job}_1", running)
     live.until(f"{job}_2", running)
-    waits = live.slurm.show(f"{job}_4")
-    assert (waits.state, waits.reason) == (JobState.PENDING, "JobArrayTaskLimit")
+    waits = live.until(f"{job}_4", lambda one: one.reason == "JobArrayTaskLimit")
+    assert waits.state is JobState.PENDING
     time.sleep(1.0)  # nothing more is to be seen
     assert pending(live.slurm.show(f"{job}_3"))
     live.slurm.requeue(f"{job}_1")

@@ -23,31 +23,29 @@ class Allocation:
 
     def __init__(self, rig: LiveRig, *argv: str) -> None:
         self.rig = rig
-        self.process = subprocess.Popen(
-            ["salloc", *argv],
-            env=rig.env,
-            cwd=rig.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.said: list[str] = []
+        with (rig.folder / "salloc.err").open("w") as said:  # a file: a pipe's reader may be late, and take more than the line it waits for
+            self.process = subprocess.Popen(
+                ["salloc", *argv], env=rig.env, cwd=rig.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True
+            )
         self.job = self.hear(r"salloc: (?:Granted|Pending) job allocation (\d+)")
         rig.mine.append(self.job)
 
+    @property
+    def said(self) -> list[str]:
+        """All that salloc itself has said so far."""
+        text = (self.rig.folder / "salloc.err").read_text()
+        return text[: text.rfind("\n") + 1].splitlines()  # whole lines
+
     def hear(self, words: str) -> str:
-        """What the pattern's group found in the next line that has these words."""
-        for line in self.process.stderr:
-            self.said.append(line.strip())
-            if found := re.search(words, line):
-                return found[1] if found.groups() else found[0]
-        raise AssertionError((words, self.said))
+        """What the pattern's group found, once it has said so."""
+        self.rig.wait_for(lambda: re.search(words, "\n".join(self.said)))
+        found = re.search(words, "\n".join(self.said))
+        assert found
+        return found[found.re.groups]
 
     def end(self) -> tuple[int, str]:
         """Its exit code, and what its command printed."""
-        out, err = self.process.communicate(timeout=40)
-        self.said += err.splitlines()
+        out, _ = self.process.communicate(timeout=40)
         return self.process.returncode, out
 
 

@@ -40,6 +40,8 @@ KILL_WAIT_S = 5
 KEEPER = "import sys; sys.path.insert(0, sys.argv[1]); from tests.realslurm import cluster; cluster.keep(cluster.Path(sys.argv[2]))"
 MAIN = "main Nodes=n1,n2,n3,n4 Default=YES MaxTime=INFINITE DefaultTime=10"
 START_S = 40.0
+PORTS = 3
+"""Of a cluster, beside those of its nodes: slurmctld, slurmdbd, its database."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CGROUP_V1 = Path("/sys/fs/cgroup")
@@ -279,11 +281,11 @@ def keep(home: Path) -> None:
     plan = Plan(**json.loads((home / "plan.json").read_text()))
     folder = Path(tempfile.mkdtemp(prefix="ftsup-slurm-"))  # short: a socket's path has 107 bytes
     folder.chmod(0o755)
-    with (home / "users").open("a") as users:
+    with (home / "users").open("a") as users, _ports(PORTS + len(plan.nodes)) as ports:
         try:
             mine = plan.users and plainuser.enter(folder)
             (folder / "keeper.json").write_text(json.dumps({"pid": os.getpid(), "users": mine}))
-            daemons = _start_daemons(folder, _write_configuration(folder, plan), plan, libc)
+            daemons = _start_daemons(folder, _write_configuration(folder, plan, ports), plan, libc, ports)
             (home / "ready.new").write_text(str(folder))
             (home / "ready.new").rename(home / "ready")
             _wait_until_alone(users, daemons, folder / "orders")
@@ -369,7 +371,7 @@ class Daemons:
         part.rename(self.folder / "daemons.json")
 
 
-def _start_daemons(folder: Path, conf: Path, plan: Plan, libc: Any) -> Daemons:
+def _start_daemons(folder: Path, conf: Path, plan: Plan, libc: Any, ports: Sequence[int]) -> Daemons:
     daemons = Daemons(folder, conf, plan, libc)
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
@@ -377,17 +379,17 @@ def _start_daemons(folder: Path, conf: Path, plan: Plan, libc: Any) -> Daemons:
     daemons.start("munged")
     _wait_for("munged", (folder / "munge.socket").exists)
     if plan.accounting:
-        _start_accounting(folder, daemons)
+        _start_accounting(folder, daemons, ports[1:PORTS])
     for name in ("slurmctld", *plan.nodes):
         daemons.start(name)
     _wait_for("the nodes", lambda: _idle_nodes(daemons.env) == len(plan.nodes))
     return daemons
 
 
-def _start_accounting(folder: Path, daemons: Daemons) -> None:
+def _start_accounting(folder: Path, daemons: Daemons, ports: Sequence[int]) -> None:
     """A database, slurmdbd and the cluster's name in it; slurmctld needs all three to be there."""
     user = pwd.getpwuid(os.getuid()).pw_name
-    dbd, sql = _free_ports(2)
+    dbd, sql = ports
     data, socket_path = folder / "mariadb", folder / "mariadb.socket"
     install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", f"--user={user}", "--auth-root-authentication-method=normal"]
     subprocess.run([str(program(install[0])), *install[1:], "--skip-test-db"], check=True, capture_output=True)
@@ -437,17 +439,20 @@ def _wait_for(what: str, there: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def _free_ports(count: int) -> list[int]:
+@contextlib.contextmanager
+def _ports(count: int) -> Iterator[list[int]]:
+    """Nobody else gets them, also while a daemon is stopped: we have bound them, and only who reuses addresses (daemons do) may as well."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+            one.bind(("", 0))
+        for one in sockets:  # not before they are ours alone
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield [one.getsockname()[1] for one in sockets]
 
 
-def _write_configuration(folder: Path, plan: Plan) -> Path:
+def _write_configuration(folder: Path, plan: Plan, ports: Sequence[int]) -> Path:
     user = pwd.getpwuid(os.getuid()).pw_name
-    ports = _free_ports(1 + len(plan.nodes))
     cgroup = plan.proctrack == "cgroup"
     settings = {
         "ClusterName": "ftsup",
@@ -479,12 +484,12 @@ def _write_configuration(folder: Path, plan: Plan) -> Path:
         # A whole run of the tests: what ended early in it is asked about late.
         "MinJobAge": 7200,
         "SchedulerParameters": "bf_interval=1,sched_interval=1,batch_sched_delay=1",
-        # Job ids of two clusters on one machine must differ: both trackings use cgroups named by job id.
-        "FirstJobId": 1000 + ports[0] * 10,
+        # Job ids of two clusters on one machine must differ: both trackings use cgroups named by job id. Slurm's last is 67,043,327.
+        "FirstJobId": ports[0] * 1000,
         **{key: str(value).replace("{folder}", str(folder)) for key, value in plan.settings.items()},
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
-    for node, port in zip(plan.nodes, ports[1:], strict=True):
+    for node, port in zip(plan.nodes, ports[PORTS:], strict=True):
         line = f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname=localhost Port={port} CPUs={plan.cpus} RealMemory=16000"
         lines.append(f"{line} {plan.each.get(node, '')}")
     lines += [f"PartitionName={each} State=UP DefMemPerCPU=100" for each in plan.partitions]

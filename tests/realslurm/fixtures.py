@@ -1,6 +1,6 @@
 """pytest fixtures that hand out a real Slurm, or skip with the reason. A conftest.py imports the ones it wants.
 
-`real_cluster` and `real_cgroup_cluster` are `Cluster`s with four nodes n1..n4, partition main, KillWait 5 s; a requeued job waits 7 s.
+`real_cluster` and `real_cgroup_cluster` are `Cluster`s with four nodes n1..n4, partition main, KillWait 10 s; a requeued job waits 7 s.
 `site_cluster` and `site_cgroup_cluster` have more partitions. All are shared by the xdist workers of a run: nobody breaks them.
 """
 
@@ -14,6 +14,8 @@ from tests.realslurm import cluster
 from tests.realslurm.cluster import MAIN, Plan
 
 GRACE_S = 4
+PATIENT = {"KillWait": "10"}
+"""What the contract asks of a job that is COMPLETING takes time on a slow machine."""
 LESSER = {
     "low": ("n5", "REQUEUE", 0),
     "lowgrace": ("n6", "REQUEUE", GRACE_S),
@@ -56,14 +58,14 @@ def _running(factory: pytest.TempPathFactory, name: str, plan: Plan):
 @pytest.fixture(scope="session")
 def real_cluster(tmp_path_factory):
     """A real Slurm with proctrack/linuxproc."""
-    with _running(tmp_path_factory, "linuxproc", Plan(users=True)) as made:
+    with _running(tmp_path_factory, "linuxproc", Plan(settings=PATIENT, users=True)) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def real_cgroup_cluster(tmp_path_factory):
     """A real Slurm with proctrack/cgroup, where cgroup v1 is mounted and writable."""
-    with _running(tmp_path_factory, "cgroup", Plan(proctrack="cgroup", users=True)) as made:
+    with _running(tmp_path_factory, "cgroup", Plan(proctrack="cgroup", settings=PATIENT, users=True)) as made:
         yield made
 
 

@@ -49,10 +49,10 @@ def test_a_node_is_left_beside_the_users_own_and_given_again_it_is_left_again(re
     until_runs(run)
     bad = nodes(run)[0][0]
     asked(run, "--avoid", bad)
-    run.until(lambda: run.show().state is JobState.PENDING)
-    assert set(run.show().excluded) == {bad, "n4"}
+    waits = run.until(lambda: (job := run.show()).state is JobState.PENDING and job)
+    real.run("scontrol", "update", f"JobId={run.job}", "ExcNodeList=n4")  # at once: it does not wait for long
+    assert set(waits.excluded) == {bad, "n4"}
     assert not run.place.requeue.exists()
-    real.run("scontrol", "update", f"JobId={run.job}", "ExcNodeList=n4")
     run.until(lambda: run.grants() == 2)
     assert bad in nodes(run)[1], "the first in Slurm's order"
     until_runs(run, epoch=ev.Epoch(3, 1))

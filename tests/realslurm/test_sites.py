@@ -92,8 +92,8 @@ def written(site, name: str, **config: object) -> Path:
 
 def begun(site, work: Path, typed: Terminal) -> Run:
     """The run that `ftsup run` made there."""
-    root = until(lambda: next(work.glob("ftsup-runs/*/*/jobs"), None), what=typed.read).parent
-    run = Run(site, work, RunDir(root), job=(root / "jobs").read_text().split()[0])
+    jobs = until(lambda: next((path for path in work.glob("ftsup-runs/*/*/jobs") if path.read_text()), None), what=typed.read)
+    run = Run(site, work, RunDir(jobs.parent), job=jobs.read_text().split()[0])
     site.runs.append(run)
     return run
 
@@ -113,7 +113,7 @@ def test_run_inside_salloc_trains_on_its_nodes_and_ctrl_c_saves_and_ends_with_ze
         until(lambda: "$ " in typed.read(), what=typed.read)
         typed.type(ftsup)
         run = begun(real, work, typed)
-        run.until(lambda: any(event.phase == "step" for event in run.events(ev.Progressed)))
+        run.until(lambda: len({event.node for event in run.events(ev.Progressed) if event.phase == "step"}) == 2)
         assert len(run.events(ev.LeaderStarted)[0].nodes) == 2
         cpus = {len(os.sched_getaffinity(run.rank(rank).pid)) for rank in (0, 1)}
         assert cpus == {len(os.sched_getaffinity(0))}

@@ -14,7 +14,7 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.ports import JobState
-from tests.e2e.harness import Run, stopped, until
+from tests.e2e.harness import Run, called, stopped, until
 from tests.realslurm.cluster import Plan
 
 pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(300)]
@@ -138,8 +138,8 @@ def test_what_waits_in_vain_is_told_once_with_what_to_do(real):
     many = real.submit("many", slurm={"nodes": 9})
     held = real.submit("held", slurm={"extra": {"hold": True}})
     found = {}
-    for run in (depends, many, held):
-        until(lambda run=run: run.show().reason not in {"", "Priority", "Resources"}, what=run.story)
+    for run, reason in ((depends, "DependencyNeverSatisfied"), (many, "PartitionNodeLimit"), (held, "JobHeldUser")):
+        until(lambda run=run, reason=reason: run.show().reason == reason, what=run.story)
         (said,) = look(run)
         found[run] = said
         assert look(run) == []
@@ -164,6 +164,7 @@ def test_a_requeue_that_did_not_get_through_is_carried_out_once(own_site):
     with stopped(run.leader(), run.bash()):
         away = site.tried(sys.executable, "-m", "ftsup", "watch", "--once", cwd=run.work)
         assert (away.returncode, "Slurm was asked in vain" in away.stdout) == (75, True)
+        until(lambda: not any(called(child, "scontrol") for child in run.leader().children(recursive=True)))  # it has asked in vain as well
         site.cluster.start("slurmctld")
         assert look(run) == []
         minute_later(run)
