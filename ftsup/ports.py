@@ -36,13 +36,24 @@ class JobState(Enum):
     """Slurm answered a word that we do not know, or COMPLETING, which hides whether the job ends or is being requeued."""
 
 
+JOB_IDS = 1 << 26
+"""So many a cluster has at most."""
 _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
 
 def job_number(job_id: str) -> int:
-    """What tells which of a run's jobs is the newer one: of an array's task that of the array; 0 for what is no job id."""
+    """What tells which of a run's jobs is the newer one (`is_newer`): of an array's task that of the array; 0 for what is no job id."""
     head = job_id.partition("_")[0]
     return int(head) if head.isdecimal() else 0
+
+
+def is_newer(number: int, other: int) -> bool:
+    """Whether Slurm took the job of this number after the other one. A 0 is no job, and older than any.
+
+    After MaxJobId (67,043,327 unless a site lowers it) Slurm begins again at FirstJobId: of two jobs of one run, more than half
+    of all ids apart, the lower one is the newer. Not seen where a site wraps its ids below that half.
+    """
+    return number != 0 and (other == 0 or 0 < (number - other) % JOB_IDS < JOB_IDS // 2)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from ftsup.config import Config, Requeue, from_json
 from ftsup.plain import decode_plain, read_plain, told
 from ftsup.policy.spool import Spool
 from ftsup.policy.told import Unexplained
-from ftsup.ports import job_number
+from ftsup.ports import is_newer, job_number
 from ftsup.report import runs
 from ftsup.report.deeds import read_deeds
 from ftsup.report.minding import Seen
@@ -49,7 +49,8 @@ def minded(place: RunDir, *, cwd: Path, quiet_s: float) -> Minded:
         raise BrokenError("there is no config.json to read")
     view = runs.view(place, tell(eventlog.gist(place.events)), ())
     story = view.story
-    job = max((one for one in (story.job, view.job) if one), key=job_number, default="")  # the list may lack one that has led
+    listed = is_newer(job_number(view.job), job_number(story.job))  # the list may lack one that has led
+    job = view.job if listed else story.job
     seen = Seen(
         name=place.named_from(cwd),
         job=job,

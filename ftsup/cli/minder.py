@@ -202,6 +202,9 @@ class Minder:
         if not same or not is_worth(again, one.seen, job):
             kept.over |= again.do is Do.SAY and again.about in AT_AN_END
             return
+        if again.do is Do.CANCEL and _is_another(job.job_id, one.place, slurm):
+            kept.over = True
+            return
         undone = "" if again.do is Do.SAY else ", but watch only looks"
         if not self.acts:
             self._trouble(one.place, kept, f"{again.text}{undone}")
@@ -273,6 +276,14 @@ class Minder:
 def is_worth(found: Finding, seen: Seen, row: Job | None) -> bool:
     """What is only said is said once."""
     return found.do is not Do.SAY or is_new(found, seen, row)
+
+
+def _is_another(job: str, place: RunDir, slurm: Slurm) -> bool:
+    """Slurm has given the id to another job: ids come again, when all are used up or a cluster is installed anew.
+
+    Of an array's task, which has another script, that cannot be told.
+    """
+    return job.isdecimal() and job not in {one.job_id for one in slurm.find(place.script)}
 
 
 def _succeed(one: Minded, found: Finding, slurm: Slurm) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from ftsup.policy.spool import Carry, Spool, carry
 from ftsup.policy.told import Unexplained
-from ftsup.ports import Job, JobState, job_number
+from ftsup.ports import Job, JobState, is_newer, job_number
 from ftsup.report.words import short_time
 
 LEFT_S = 60.0
@@ -183,7 +183,7 @@ def _never(case: Case) -> Finding | None:
 def _spooled(case: Case) -> Finding | None:
     """A requeue that was decided and did not get through."""
     seen, spool, other = case.seen, case.seen.spool, case.spooled
-    if spool is None or job_number(spool.job) < job_number(seen.job):  # it has its successor, whatever Slurm remembers of that
+    if spool is None or is_newer(job_number(seen.job), job_number(spool.job)):  # it has its successor, whatever Slurm remembers of that
         return None
     left = carry(spool, state=other.state.value, completing=other.completing, restarts=other.restarts)
     why = f"its leader decided to requeue job {spool.job} ({spool.reason}) and did not get through"

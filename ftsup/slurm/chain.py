@@ -16,7 +16,7 @@ import msgspec
 
 from ftsup.errors import Unavailable
 from ftsup.plain import told
-from ftsup.ports import Found, JobState, Slurm, job_number
+from ftsup.ports import Found, JobState, Slurm, is_newer, job_number
 from ftsup.rundir import RunDir
 from ftsup.slurm import hostlist
 from ftsup.slurm.keepout import KeptOut, spared
@@ -47,9 +47,9 @@ def standing(slurm: Slurm, *, before: str, number: int, script: Path, follows: s
     """
     last, found = slurm.show(before), slurm.find(script)
     follows = follows or next((one.words[0] for one in found if int(one.job_id) == number and one.words), "")
-    earlier = [one for one in found if int(one.job_id) < number]
+    earlier = [one for one in found if is_newer(number, int(one.job_id))]
     elder = next((one.job_id for one in earlier if follows and one.words[:1] == (follows,)), "")
-    if not elder and follows and job_number(follows) < job_number(before):
+    if not elder and follows and is_newer(job_number(before), job_number(follows)):
         elder = before
     living = (job.job_id for job in (last, *(slurm.show(one.job_id) for one in earlier)) if job.lives and not job.completing)
     return Standing(elder=elder or next(living, ""), cancelled=last.state is JobState.CANCELLED)
@@ -73,7 +73,7 @@ def successor(slurm: Slurm, job_id: str, *, number: int, script: Path, nodes: Se
     args = [*after, *([f"--exclude={hostlist.compress(out)}"] if out else [])]
     ours = slurm.submit(script, args=args, words=[job_id])
     later = _later(slurm, job_id, number=number, script=script)
-    if not later or int(later[0].job_id) >= int(ours):
+    if not later or not is_newer(int(ours), int(later[0].job_id)):
         return Successor(job=ours, kept_out=kept)
     _take_back(slurm, ours, script=script)  # it may have begun by now
     return Successor(job=later[0].job_id, found=True)
@@ -83,9 +83,11 @@ def _later(slurm: Slurm, job_id: str, *, number: int, script: Path) -> list[Foun
     """Those that follow the job, or one that does. What was submitted twice for an earlier job, and ends at once, is none of them."""
 
     def follows(one: Found) -> bool:
-        return job_number(one.words[0]) >= job_number(job_id) if one.words else _may_follow(slurm, one.job_id, script=script)
+        if not one.words:
+            return _may_follow(slurm, one.job_id, script=script)
+        return not is_newer(job_number(job_id), job_number(one.words[0]))
 
-    return [one for one in slurm.find(script) if int(one.job_id) > number and follows(one)]
+    return [one for one in slurm.find(script) if is_newer(int(one.job_id), number) and follows(one)]
 
 
 def _may_follow(slurm: Slurm, job_id: str, *, script: Path) -> bool:

@@ -115,7 +115,8 @@ class FakeSlurm:
     """Of each node."""
     shows_words: bool = True
     """What a script was given is to be seen; not since Slurm 24.11."""
-    _ids: Iterable[int] = field(default_factory=lambda: itertools.count(1))
+    ids: Iterable[int] = field(default_factory=lambda: itertools.count(1))
+    """Of the jobs to come."""
 
     # What a test does.
 
@@ -174,7 +175,7 @@ class FakeSlurm:
             if count > len(self.names) - len(excluded):
                 raise Refused("sbatch: allocation failure: Requested node configuration is not available")
             return f"Job 1 to start at {self.now_s:g} using {count} processors on nodes {compress(self.names[:count])} in partition main"
-        number = str(next(iter(self._ids)))
+        number = str(next(iter(self.ids)))
         tasks = [f"{number}_{task}" for task in array_tasks(options.get("array", ""))]
         for job_id in tasks or [number]:
             self.jobs[job_id] = replaced(self._record(job_id, script, options, env or {}), words=tuple(words))

@@ -6,10 +6,11 @@ The lines are asked for field by field, which every version since 20.02 prints a
 from __future__ import annotations
 
 import re
+from functools import cmp_to_key
 from pathlib import Path
 
 from ftsup.errors import Unreadable
-from ftsup.ports import Found, Job, JobState
+from ftsup.ports import Found, Job, JobState, is_newer
 from ftsup.slurm import jobs
 from ftsup.slurm.hostlist import NOTHING, expand
 
@@ -63,7 +64,11 @@ def parse_commands(text: str, *, script: Path) -> list[Found]:
         if number.isdecimal() and words is not None:
             waits = _AFTER.fullmatch(after)
             found[int(number)] = Found(job_id=number, words=words or ((waits[1],) if waits else ()))
-    return [found[number] for number in sorted(found)]
+    return [found[number] for number in sorted(found, key=cmp_to_key(_by_age))]
+
+
+def _by_age(number: int, other: int) -> int:
+    return is_newer(number, other) - is_newer(other, number)
 
 
 def words_of(command: str, script: Path) -> tuple[str, ...] | None:

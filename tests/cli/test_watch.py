@@ -32,7 +32,7 @@ class Asked(FakeSlurm):
     """Counts what it is asked, and lets a test act in the middle of a look."""
 
     def __init__(self) -> None:
-        super().__init__(_ids=count(7))  # the job that the leader's log is of
+        super().__init__(ids=count(7))  # the job that the leader's log is of
         self.asked: list[str] = []
         self.forgotten: set[str] = set()
         """squeue does not list them any more, and accounting knows how they ended."""
@@ -283,9 +283,19 @@ def test_what_slurm_holds_for_good_is_told_once_with_the_way_out(world, slurm):
     assert look(world) == []
 
 
-def test_a_cancel_that_slurm_did_not_hear_is_told_to_it(world, slurm, leader):
+def test_another_job_that_has_the_id_of_a_cancelled_run_is_left_alone(world, slurm, leader):
+    """Slurm counts anew: it was installed again, or all ids were used up."""
     job = submitted(world, begins=False)
-    run = world.run(jobs=f"{job}\n")
+    world.run(jobs=f"{job}\n").cancelled.touch()
+    assert look(world) == []
+    assert slurm.jobs[job].state is JobState.PENDING
+
+
+def test_a_cancel_that_slurm_did_not_hear_is_told_to_it(world, slurm, leader):
+    run = world.run(jobs="7\n")
+    run.script.write_text("#!/bin/bash\n")
+    job = slurm.submit(run.script)
+    assert job == "7"
     run.cancelled.touch()
     (line,) = look(world)
     assert f"it is cancelled, and its job {job} is still pending: scancel" in line

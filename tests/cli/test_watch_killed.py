@@ -80,7 +80,7 @@ class Stepped:
 
 
 def fakes(**what: float) -> FakeSlurm:
-    return FakeSlurm(_ids=count(7), **what)  # type: ignore[arg-type] # 7 is the job that the leader's log is of
+    return FakeSlurm(ids=count(7), **what)  # type: ignore[arg-type] # 7 is the job that the leader's log is of
 
 
 def spooled(world: World, leader: object) -> RunDir:

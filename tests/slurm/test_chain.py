@@ -116,8 +116,28 @@ def test_its_own_successor_is_not_taken_for_one_too_many(script: Path) -> None:
     assert ask(slurm, job, script) == Successor(job=second.job, found=True), "what has a successor was there"
 
 
+@pytest.mark.parametrize("shows_words", [True, False])
+@pytest.mark.parametrize("last", [1, 2])
+def test_slurm_may_begin_to_count_again_within_a_run(script: Path, last: int, *, shows_words: bool) -> None:
+    """So many of the run's jobs have ids from before that; all are still known."""
+    ids = [str(number) for number in (*range(LAST_ID + 1 - last, LAST_ID + 1), *range(1, 5))]
+    slurm = FakeSlurm(shows_words=shows_words, ids=map(int, ids))
+    job = running(slurm, script, "--nodes=1")
+    for follows in ids[1:3]:
+        assert ask(slurm, job, script) == Successor(job=follows)
+        assert ask(slurm, job, script) == Successor(job=follows, found=True)
+        slurm.finish(job)
+        slurm.advance(5)
+        assert standing(slurm, before=job, number=int(follows), script=script, follows=job) == Standing()
+        job = follows
+    late = slurm.submit(script, args=["--nodes=1"], words=[ids[1]])
+    assert standing(slurm, before=job, number=int(late), script=script, follows=ids[1]) == Standing(elder=job)
+
+
 # Whoever asks at once, whoever is killed ----------------------------------------------------------------------------------
 
+LAST_ID = 67043327
+"""Slurm's MaxJobId; FirstJobId comes next."""
 CALLS = 6
 """One more than there are: find, show, submit, find, cancel."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftsup.errors import Unavailable, Unreadable
-from ftsup.ports import JobState
+from ftsup.ports import JobState, is_newer
 from ftsup.proc import Done
 from ftsup.slurm import queue
 from ftsup.slurm.commands import Commands
@@ -83,3 +83,20 @@ maintenance on Monday
 """
     found = {one.job_id: one.words for one in parse_commands(text, script=Path("/home/u/runs/a/1/job.sbatch"))}
     assert found == {"77": (), "91": ("77",), "92": ("77_3",), "93": (), "94": ("77", "and", "more")}
+
+
+def test_the_oldest_comes_first_also_where_slurm_has_begun_to_count_again():
+    text = "".join(f"{number}|(null)|/home/u/runs/a/1/job.sbatch\n" for number in (2, 67043327, 1, 67043320))
+    found = [one.job_id for one in parse_commands(text, script=Path("/home/u/runs/a/1/job.sbatch"))]
+    assert found == ["67043320", "67043327", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    "older, newer", [(1, 2), (999, 1000), (67043327, 1), (67043327, 5000), (60000000, 3), (0, 1), (0, 40000000), (0, 67043327)]
+)
+def test_which_job_is_the_newer_one(older: int, newer: int):
+    """0 is no job."""
+    assert is_newer(newer, older)
+    assert not is_newer(older, newer)
+    assert not is_newer(newer, newer)
+    assert not is_newer(older, older)
