@@ -23,8 +23,8 @@ PARTITIONS = {**LESSER, "high": {"tier": 10}}
 
 @pytest.fixture
 def preempting(tmp_path):
-    """A mock with lesser partitions, and a better one."""
-    with mock_site(tmp_path, nodes=1, partitions=PARTITIONS) as made:
+    """A mock with lesser partitions, and a better one; with Slurm's own KillWait, in which it has to be asked."""
+    with mock_site(tmp_path, nodes=1, partitions=PARTITIONS, kill_wait_s=30) as made:
         yield made
 
 
