@@ -5,7 +5,6 @@ Also starts the other programs of ours (the clerk, a sweep). It knows processes,
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -111,9 +110,11 @@ class Program:
         return self.process.poll() is not None
 
     def reap(self, *, limit_s: float) -> None:
-        """Wait for the end of one that was killed, and not long: it may hang in the kernel."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        """Wait for the end of one that was killed, and not long: it may hang in the kernel, and is nobody's then."""
+        try:
             self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.process.returncode = -signal.SIGKILL  # else Python warns that nobody waited, at any later moment
 
     def close(self) -> None:
         """Let go of it; it sees the end of the socket."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import uuid
+import warnings
 from pathlib import Path
 
 import pytest
@@ -366,3 +369,16 @@ def test_folders_of_an_attempt_are_removed_and_links_not_followed(tmp_path):
     child.clean([folder, tmp_path / "missing"])
     assert not folder.exists()
     assert (precious / "file").exists()
+
+
+def test_a_program_that_hangs_at_the_end_is_let_go_without_a_word():
+    program = child.Program("timeit", "-n", "1", "-r", "1", "import time; time.sleep(600)", kind=socket.SOCK_STREAM)
+    pid = program.process.pid
+    program.close()
+    program.reap(limit_s=0.0)
+    with warnings.catch_warnings(record=True) as said:
+        del program
+        gc.collect()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert said == []
