@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)  # each rule reads the whole source
 ROOT = Path(__file__).parent.parent
 
 LAYERS = (
