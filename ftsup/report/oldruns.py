@@ -33,7 +33,7 @@ OURS = (
     *("config.yaml", "config.json", "config.*.yaml", "config.*.json", "env.json", "typed.json", "cluster.json", "jobs", "job.sbatch"),
     *("keys", "worker", "git", "events.jsonl", "status.json", "requests", "decisions", "logs", "incidents", "slurm-*.out"),
     *("cancelled", "paused", "continued.json", "submitting", "bash-requeues"),
-    *("requeue.json", "unexplained.json", "watch.jsonl", "watch.claims", "array.sbatch", "leader.json"),
+    *("requeue.json", "unexplained.json", "watch.jsonl", "watch.claims", "array.sbatch", "leader.json", "taken-back"),
 )
 """What a run directory holds. With anything else in it, a run is not removed as a whole."""
 _ENDED = {VerdictKind.FINISHED, VerdictKind.STOP, VerdictKind.CANCELLED}
