@@ -224,10 +224,11 @@ def nesting(facts: Facts) -> Iterator[Finding]:
                 "set checkpoint.every to less",
             )
         )
-    if config.node_grace_s <= 2 * config.waits.tick_s:
-        wrong.append(
-            (f"node_grace is {duration(config.node_grace_s)}, and waits.tick {duration(config.waits.tick_s)}", "set node_grace to 30s")
-        )
+    waits = config.waits
+    late_s = waits.tick_s + max(waits.tick_s, waits.late_s)  # nobody has been away yet
+    if config.node_grace_s <= late_s:
+        text = f"node_grace is {duration(config.node_grace_s)}, and a supervisor may be late by {duration(late_s)} (waits.tick and late)"
+        wrong.append((text, "set node_grace to 30s"))
     if config.evidence_s > config.hang.step_floor_s:
         wrong.append((f"evidence is {duration(config.evidence_s)}, longer than it takes to find a hang", "set evidence to 15s"))
     for text, todo in wrong:

@@ -145,6 +145,7 @@ CAUSES = [
     ("nccl", with_config(changed(slurm(), hang=Hang(step_s=900.0))), "warning", "hang.step is 15min: NCCL aborts"),
     ("nesting", with_config(slurm(time_s=1800)), "warning", "checkpoint.every is 30min, and a grant lasts 30min"),
     ("nesting", with_config(changed(slurm(), node_grace_s=2.0)), "warning", "node_grace is 2s"),
+    ("nesting", with_config(changed(slurm(), node_grace_s=6.0)), "warning", "a supervisor may be late by "),
     ("nesting", with_config(changed(slurm(), evidence_s=500.0)), "warning", "evidence is 8min20s"),
     ("nesting", with_config(changed(slurm(), checkpoint=Checkpoint())), "warning", "checkpoint.dir is not set"),
     ("node", with_job(memory_bytes=GIB), "warning", "has 1.0 GiB of memory, 128.0 MiB a rank"),
