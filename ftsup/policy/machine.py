@@ -154,16 +154,19 @@ def _wait_for_slurm(state: State, t: float, rules: Rules) -> Change | None:
     if not state.away or (state.stage is not Stage.GATHER and any(node not in state.silent for node in state.waiting)):
         return None
     state, orders = stages.enter(replace(state, alone=False), state.stage, t, rules)
-    return state, (*orders, ev.AskSlurm())
+    return replace(state, blind=True), (*orders, ev.AskSlurm())
 
 
 def _once_more(state: State, t: float, rules: Rules) -> Change | None:
-    """Half of the wait for hellos is over: where few are missing, they may have died on their way. None: it is all over."""
+    """Half of the wait for hellos is over: where few are missing, they may have died on their way. Or Slurm answers again, and the step
+    has ended. None: it is all over.
+    """
     if state.stage is not Stage.GATHER or state.again:
         return None
+    none = state.alone and not state.instances
     few = state.instances and len(state.waiting) <= MISSING
-    orders = tuple(ev.StartNode(node=node) for node in state.waiting) if few else ()
-    return replace(state, again=True, deadline_t=t + rules.hello_s / 2), orders
+    orders = stages.orders(state, rules) if none or few else ()
+    return replace(state, again=True, alone=state.alone and not none, deadline_t=t + rules.hello_s / 2), orders
 
 
 def _step_ended(state: State, event: ev.StepEnded, rules: Rules) -> Change:
@@ -173,8 +176,8 @@ def _step_ended(state: State, event: ev.StepEnded, rules: Rules) -> Change:
         return told.last_words(state)
     if state.stage is not Stage.GATHER or state.instances:
         return state, ()
-    if event.unanswered:
-        return replace(state, deadline_t=event.t + STEP_AGAIN_S), ()
+    if event.unanswered or state.blind:
+        return replace(state, blind=False, deadline_t=event.t + STEP_AGAIN_S), ()
     return breaking.gave_up(state, event.t, rules, event.text)
 
 

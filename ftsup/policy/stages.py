@@ -32,7 +32,7 @@ def enter(state: State, stage: Stage, t: float, rules: Rules, *, waiting: tuple[
         Stage.STOP: rules.grace_s + rules.hello_s,
         Stage.RUN: state.held_s or None,  # a new leader waits no longer than the old one
     }.get(stage)
-    return replace(state, again=False, deadline_t=None if limit_s is None else t + limit_s), orders(state, rules)
+    return replace(state, again=False, blind=False, deadline_t=None if limit_s is None else t + limit_s), orders(state, rules)
 
 
 def orders(state: State, rules: Rules) -> tuple[LeaderOrder, ...]:

@@ -246,6 +246,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Whoever is missing was started once more."""
     away: bool = False
     """Slurm did not answer when it was last asked."""
+    blind: bool = False
+    """The step was started while Slurm did not answer. A controller that has just come back knows no nodes yet, and says anything (seen:
+    "Memory required by task is not available"): what such a step ends with is nobody's fault."""
     tries: int = 0
     """Requests for the requeue so far."""
     refused: int = 0

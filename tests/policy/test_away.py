@@ -16,6 +16,7 @@ from tests.policy.test_review import NODES, ONE, RULES4, Desk
 
 AWAY = ev.SlurmFailed(op="show", kind="Unavailable", why="scontrol show job: Unable to contact slurm controller (connect failure)")
 HERE = ev.SlurmSaid(state="RUNNING")
+JUST_BACK = ev.StepEnded(text="srun: error: Unable to create step for job 7: Memory required by task is not available")
 NO_STEP = ev.StepEnded(text="srun: error: Unable to create step for job 7: Unable to contact slurm controller", unanswered=True)
 
 
@@ -31,6 +32,27 @@ def test_an_srun_that_slurm_does_not_answer_is_tried_again_and_costs_no_attempt(
     desk.tell(HERE, *(ev.NodeUp(node=node, instance=f"{node}:1") for node in NODES))
     assert desk.state.stage is Stage.PICK
     assert (desk.state.epoch, desk.state.incident, desk.state.history.past) == (ONE, 0, ())
+
+
+def test_slurm_answers_again_before_the_step_is_tried_again() -> None:
+    desk = Desk().lead().tell(NO_STEP, HERE)
+    desk.tell(ev.Tick(), after=machine.STEP_AGAIN_S)
+    assert (desk.kinds(), desk.state.incident) == (["StartStep"], 0)
+    desk.tell(*(ev.NodeUp(node=node, instance=f"{node}:1") for node in NODES))
+    assert (desk.state.stage, desk.state.incident) == (Stage.PICK, 0)
+
+
+@pytest.mark.parametrize("told", [(JUST_BACK, HERE), (HERE, JUST_BACK)], ids=["the step ends first", "Slurm answers first"])
+def test_what_a_controller_says_that_has_just_come_back_is_no_nodes_fault_once(told: tuple[ev.LeaderEvent, ...]) -> None:
+    """It knows its nodes only once they have registered; the step was started before it answered anything."""
+    desk = Desk().lead().tell(NO_STEP, AWAY, ev.Tick()).tell(ev.Tick(), after=machine.STEP_AGAIN_S)
+    assert desk.kinds() == ["StartStep", "AskSlurm"]
+    desk.tell(*told)
+    assert (desk.state.stage, desk.state.incident) == (Stage.GATHER, 0)
+    desk.tell(ev.Tick(), after=machine.STEP_AGAIN_S)
+    assert desk.kinds() == ["StartStep"]
+    desk.tell(JUST_BACK)
+    assert desk.state.incident == 1, "now it has had its time"
 
 
 def test_an_srun_that_ends_while_slurm_answers_is_the_nodes_fault_as_before() -> None:
