@@ -289,10 +289,13 @@ def test_ctrl_c_is_quiet(world, leader):
     write_log(run, "1.1", "n1", "one\n")
     argv = [sys.executable, "-m", "ftsup", "logs", "-f", str(run.root)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"n1: one\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-        assert process.stderr.read().decode().split() == ["attempt", "1.1"]
+        try:
+            assert process.stdout.readline() == b"n1: one\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert process.stderr.read().decode().split() == ["attempt", "1.1"]
+        finally:
+            process.kill()  # else a failure waits for its end
 
 
 # An incident's last lines -------------------------------------------------------------------------------------------------

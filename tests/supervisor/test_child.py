@@ -307,9 +307,9 @@ time.sleep(600)
 def supervisor(folder, mark):
     command = [sys.executable, "-c", SUPERVISOR, str(folder), mark, FAMILY]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        pid = int(process.stdout.readline())
-        wait_for(lambda: (folder / "out").exists() and "up" in (folder / "out").read_text())
         try:
+            pid = int(process.stdout.readline())
+            wait_for(lambda: (folder / "out").exists() and "up" in (folder / "out").read_text())
             yield process, pid
         finally:
             process.kill()
