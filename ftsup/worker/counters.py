@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 SIZE = 64
 MAGIC = b"FTB\x02"
 ALL = struct.Struct("@4sIQQqqIIHhHHQ")
-ASK_AT = 56
+SAID_AT, ASK_AT = 16, 56
 HANDLERS = 1 << 63
 
-LIFE, STEP, SAVED_STEP, ASK = 2, 3, 4, 7
+STARTED, LIFE, STEP, SAVED_STEP, ASK = 1, 2, 3, 4, 7
 """Places in `Writer.longs`."""
-BEATS, ACK = 10, 11
+PID, BEATS, ACK = 1, 10, 11
 """Places in `Writer.words`."""
 PHASE, CODE, WRITING, FLAGS = 24, 25, 26, 27
 """Places in `Writer.halves`."""
@@ -45,8 +45,6 @@ PHASE, CODE, WRITING, FLAGS = 24, 25, 26, 27
 IN_START, IN_IMPORT, IN_INIT, IN_FIRST_STEP, IN_STEP, IN_EVALUATION, IN_CHECKPOINT, IN_SHUTDOWN, EXITED = range(9)
 NOTHING, PROPOSED, COMMIT, ABORT = range(4)
 ASKS, HANDLES, TOOK, COUNTS, UNSURE = 1, 2, 4, 8, 16
-
-_WHO = struct.Struct("@4sIQ")
 
 
 def empty() -> bytes:
@@ -91,10 +89,10 @@ class Writer:
             memory = mmap.mmap(fd, SIZE)
         finally:
             os.close(fd)
-        said = bytes(self.longs)
-        memory[_WHO.size : ASK_AT] = said[_WHO.size : ASK_AT]
-        _WHO.pack_into(memory, 0, MAGIC, pid, started)
+        memory[SAID_AT:ASK_AT] = bytes(self.longs)[SAID_AT:ASK_AT]
         self._use(memory)
+        self.longs[STARTED] = started  # each by one store (struct.pack_into clears first), the pid last: whoever reads meanwhile
+        self.words[PID] = pid  # sees a rank that has not begun, and never no beat file or half of a process
         self.attached = True
 
     def detach(self) -> None:

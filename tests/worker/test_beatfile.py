@@ -102,6 +102,23 @@ def test_torn_bytes_are_a_beat_or_none(tmp_path_factory: pytest.TempPathFactory)
     read()
 
 
+ATTACH = """
+import sys
+from ftsup.worker.counters import Writer
+for _ in range(20_000):
+    Writer().attach(sys.argv[1], pid=41, started=12345)
+"""
+
+
+def test_whoever_reads_while_a_rank_attaches_sees_none_of_it_or_all(path: Path):
+    with subprocess.Popen([sys.executable, "-c", ATTACH, str(path)]) as process:
+        seen = set()
+        while process.poll() is None:
+            seen.add(beatfile.read(path))
+    assert None not in seen
+    assert {beat for beat in seen if beat.pid} <= {Beat(pid=41, started=12345)}, "with a pid it has begun"
+
+
 MAKE = """
 import pathlib, sys
 from ftsup.worker import beatfile
