@@ -336,3 +336,10 @@ def _unsafe(base: Path) -> list[str]:
     if facts.st_mode & 0o022 and not facts.st_mode & stat.S_ISVTX:
         return [f"{base} has mode {stat.S_IMODE(facts.st_mode):04o} and no sticky bit: whoever may write there can take our files away"]
     return []
+
+
+def add_job(path: Path, job: str) -> None:
+    """One more in a list of job ids (`jobs`, `taken_back`); OSError where that cannot be, also for a pipe that nobody reads."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o640)
+    with os.fdopen(fd, "w") as file:
+        file.write(f"{job}\n")

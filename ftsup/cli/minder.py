@@ -6,7 +6,6 @@ where that cannot be written is only looked at. Trouble with one run, or one clu
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,7 +26,7 @@ from ftsup.ports import Job, JobState, Slurm
 from ftsup.report import runs
 from ftsup.report.deeds import append_deed, claim
 from ftsup.report.minding import Deed, Do, Finding, Seen, decide, is_new, tries
-from ftsup.rundir import RunDir
+from ftsup.rundir import RunDir, add_job
 from ftsup.slurm import chain
 
 PACE_S = 120.0
@@ -298,9 +297,7 @@ def _succeed(one: Minded, found: Finding, slurm: Slurm) -> None:
     number = int(job) if job.isdecimal() else 0  # an array's task has another script than those that follow it
     follows = chain.successor(slurm, job, number=number, script=place.script, nodes=nodes, own=own)
     try:
-        fd = os.open(place.jobs, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        with os.fdopen(fd, "w") as file:
-            file.write(f"{follows.job}\n")
+        add_job(place.jobs, follows.job)
         for done in (place.requeue, place.unexplained):
             done.unlink(missing_ok=True)
     except OSError as error:

@@ -24,7 +24,7 @@ from ftsup.config.array import of_task, tasks
 from ftsup.errors import ConfigError, Exit, FtsupError, RunError, Unanswered, Unreadable
 from ftsup.incident import git
 from ftsup.plain import decode_plain, read_plain, told
-from ftsup.rundir import RunDir
+from ftsup.rundir import RunDir, add_job
 
 CHECK_S = 20.0
 _ELSEWHERE = "runs_dir: /some/where/else in the configuration, or --set runs_dir=/some/where/else"
@@ -224,9 +224,7 @@ def _submitted(ports: Ports, run: RunDir, chosen: Cluster, *, script: Path) -> s
 
 def _write_down(run: RunDir, job: str) -> None:
     with suppress(OSError):  # the job is in the queue: nothing may make us remove its directory now
-        fd = os.open(run.jobs, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o640)
-        with os.fdopen(fd, "w") as file:
-            file.write(f"{job}\n")
+        add_job(run.jobs, job)
         run.jobs.chmod(0o640)
 
 

@@ -8,7 +8,6 @@ port's own calls.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import msgspec
 from ftsup.errors import Unavailable
 from ftsup.plain import told
 from ftsup.ports import Found, JobState, Slurm, is_newer, job_number
-from ftsup.rundir import RunDir
+from ftsup.rundir import RunDir, add_job
 from ftsup.slurm import hostlist
 from ftsup.slurm.keepout import KeptOut, spared
 
@@ -108,9 +107,7 @@ def _eldest(slurm: Slurm, job_id: str, later: Sequence[Found], *, script: Path) 
 def _take_back(slurm: Slurm, job_id: str, *, script: Path) -> None:
     """Written down first. Where that cannot be done it stays in the queue: when it begins it finds the elder, and ends (`standing`)."""
     try:
-        fd = os.open(RunDir(script.parent).taken_back, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        with os.fdopen(fd, "w") as file:
-            file.write(f"{job_id}\n")
+        add_job(RunDir(script.parent).taken_back, job_id)
     except OSError:
         return
     slurm.cancel(job_id)
