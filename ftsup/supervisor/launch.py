@@ -81,16 +81,11 @@ def make_places(beats: Path, out: Path, ranks: Sequence[int]) -> None:
         beatfile.create(places.beat_path(beats, rank))
 
 
-def free_port(address: str) -> int:
-    """A port that is free now on the address that will be bound. Somebody may take it meanwhile: then the launch is repeated."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def held_port(address: str) -> socket.socket:
-    """One that nobody who asks for any port is given, as long as this is open; torch's listener, which may reuse addresses, gets it."""
+    """One that nobody who asks for any port is given, as long as this is open; torch's listener, which may reuse addresses, gets it.
+
+    Once it is let go somebody may take it: then the launch is repeated.
+    """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -39,7 +39,7 @@ from ftsup.supervisor.leaderlink import LeaderLink
 from ftsup.supervisor.leaderslurm import LeaderSlurm
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
 from ftsup.supervisor.notices import Notices, follow
-from ftsup.supervisor.papers import Grant, Papers
+from ftsup.supervisor.papers import TOLD_S, Grant, Papers
 from ftsup.supervisor.requests import continuation
 from ftsup.supervisor.teller import Teller
 
@@ -55,8 +55,6 @@ TOLD_LEAVE_S = 2.0
 """The same where Slurm told us to end: KillWait runs."""
 TOLD_MARGIN_PART = 0.5
 """Of `kill_margin`, in which the nodes are done: so long before the end of KillWait we are gone, and have heard their last words."""
-TOLD_MIRROR_S = 2.0
-"""The most that the decision waits for the run directory then."""
 CAREFUL = (ev.Launch, ev.Requeue)
 ENDINGS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 HUNG_UP, TYPED = "the terminal going away (SIGHUP)", "SIGINT at the terminal"
@@ -428,7 +426,7 @@ class Lead:
         def mirrored(answer: object) -> list[LeaderEvent]:
             return [ev.Decided(mirrored=not isinstance(answer, ClerkFailed))]
 
-        limit_s = TOLD_MIRROR_S if self.state.signalled or self.state.termed else MIRROR_S
+        limit_s = TOLD_S if self.state.signalled or self.state.termed else MIRROR_S
         self.papers.decide(order, self.state, limit_s=limit_s, then=mirrored)
 
     def _notify(self, order: ev.Notify, _now: float) -> None:

@@ -36,7 +36,7 @@ from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.supervisor import child as children
 from ftsup.supervisor import launch, rankenv
-from ftsup.supervisor.clerk import Clerk, ClerkFailed
+from ftsup.supervisor.clerk import Clerk, ClerkFailed, nothing
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.link import own_addresses
 from ftsup.supervisor.lock import NodeLock
@@ -425,13 +425,14 @@ class NodeSupervisor:
         address = launch.meeting_address(own_addresses(), nodes=len(self.place.nodes), hint=act.hint)
         self._let_port_go()
         try:
-            if self.config.launch is Launch.TORCHRUN:
-                self.meeting = launch.held_port(address)
-            port = self.meeting.getsockname()[1] if self.meeting else launch.free_port(address)
+            self.meeting = launch.held_port(address)
         except OSError as error:
             fault = Fault(how=How.SETUP, node=self.place.node, error=f"no free port on {address}: {error.strerror}")
             self._happen(nodestate.NotStarted(t=now, fault=fault))
             return
+        port = self.meeting.getsockname()[1]
+        if self.config.launch is not Launch.TORCHRUN:  # who listens there may not reuse addresses
+            self._let_port_go()
         self._happen(nodestate.PortFound(t=now, address=address, port=port))
 
     def _let_port_go(self) -> None:
@@ -495,7 +496,7 @@ class NodeSupervisor:
         def done(done: proc.Done) -> list[Happening]:
             target = self.run_dir.incident(act.incident) / self.place.node
             if folder.exists():
-                self.clerk.ask("copy", now=self.clock.now(), limit_s=60.0, then=_nothing, source=str(folder), target=str(target))
+                self.clerk.ask("copy", now=self.clock.now(), limit_s=60.0, then=nothing, source=str(folder), target=str(target))
             if not done.ok:
                 return [nodestate.Gathered(t=now, incident=act.incident, missing=done.why or done.err.strip()[-300:])]
             try:
@@ -663,10 +664,6 @@ class NodeSupervisor:
 def _readable(pidfd: int) -> bool:
     """Its process has ended."""
     return bool(zmq.zmq_poll([(pidfd, zmq.POLLIN)], 0))
-
-
-def _nothing(_answer: object) -> list[Happening]:
-    return []
 
 
 ACTS: dict[type, Callable[[NodeSupervisor, Any, float], None]] = {

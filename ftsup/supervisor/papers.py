@@ -20,7 +20,7 @@ from ftsup.policy.told import Unexplained
 from ftsup.ports import Clock
 from ftsup.rundir import RunDir
 from ftsup.supervisor import requeueing
-from ftsup.supervisor.clerk import Clerk
+from ftsup.supervisor.clerk import Clerk, nothing
 from ftsup.supervisor.files import write_whole
 from ftsup.supervisor.wire import Counter
 
@@ -29,7 +29,7 @@ SHARED_S = 60.0
 SOON_S = 30.0
 """The same for what is told anew soon, or is of no use later."""
 TOLD_S = 2.0
-"""The same for the word that nobody knows why we are told to end."""
+"""The same where Slurm told us to end: KillWait runs."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class Papers:
 
     # On the local disk ----------------------------------------------------------------------------------------------------
 
-    def keep(self, name: str, data: bytes) -> None:
+    def _keep(self, name: str, data: bytes) -> None:
         """A small file; a disk that is full for a while must not end us."""
         try:
             write_whole(self.folder / name, data)
@@ -63,15 +63,18 @@ class Papers:
 
     def progress(self, best_step: int) -> None:
         """For bash, which counts our deaths without progress."""
-        self.keep("progress", f"{best_step}\n".encode())
+        self._keep("progress", f"{best_step}\n".encode())
 
     def one_too_many(self, elder: str) -> None:
         """The decision of a job that another one of its run makes needless."""
-        self.keep(f"decision.{self.grant.restarts}.json", requeueing.one_too_many(elder))
+        self._for_bash("decision", requeueing.one_too_many(elder))
 
     def kept_out(self) -> None:
         """Slurm keeps the nodes out: bash has nothing left to do about it."""
-        self.keep(f"keepout.{self.grant.restarts}.json", b"")
+        self._for_bash("keepout", b"")
+
+    def _for_bash(self, name: str, data: bytes) -> None:
+        self._keep(f"{name}.{self.grant.restarts}.json", data)
 
     # In the run directory -------------------------------------------------------------------------------------------------
 
@@ -91,8 +94,8 @@ class Papers:
 
     def port(self, port: int, addresses: Sequence[str]) -> None:
         """For our successor, and for nodes that hear nothing: a stranger may have the port that they know."""
-        self.keep(f"port.{self.grant.restarts}", str(port).encode())
-        self._write(self.run_dir.leader, addresses)
+        self._keep(f"port.{self.grant.restarts}", str(port).encode())
+        self._write(self.run_dir.leader, msgspec.json.encode(addresses))
 
     def status(self, state: State, counters: Mapping[str, Sequence[Counter]], *, ahead: Outlook) -> None:
         """status.json: where the run is, and how far its ranks are."""
@@ -102,7 +105,7 @@ class Papers:
             for one in found
         }
         now = {"wall": self.clock.wall(), "stage": state.stage.value, "epoch": str(state.epoch), "ahead": ahead, "ranks": ranks}
-        self._write(self.run_dir.status, now, limit_s=SOON_S)
+        self._write(self.run_dir.status, msgspec.json.encode(now), limit_s=SOON_S)
 
     def incident(self, order: ev.Incident) -> None:
         """incident.json."""
@@ -115,12 +118,13 @@ class Papers:
             "faults": order.faults,
             "verdict": order.verdict,
         }
-        self._write(self.run_dir.incident(order.number) / "incident.json", story, indent=1)
+        data = msgspec.json.format(msgspec.json.encode(story), indent=1)
+        self._write(self.run_dir.incident(order.number) / "incident.json", data)
 
     def unexplained(self, why: str) -> None:
         """Somebody tells us to end, and Slurm does not say who: `ftsup watch` finds out."""
         word = Unexplained(job=self.grant.job, restarts=self.grant.restarts, wall=self.clock.wall(), why=why)
-        self._write(self.run_dir.unexplained, word, limit_s=TOLD_S)
+        self._write(self.run_dir.unexplained, msgspec.json.encode(word), limit_s=TOLD_S)
 
     def explained(self) -> None:
         """Now it is known."""
@@ -129,29 +133,21 @@ class Papers:
     def decide(self, order: ev.Decide, state: State, *, limit_s: float, then: Callable[[object], list[LeaderEvent]]) -> None:
         """decision.json, and what whoever comes after us is to carry out, before anything is asked."""
         data = requeueing.decision(order, state)
-        self.keep(f"decision.{self.grant.restarts}.json", data)
-        self.keep(f"keepout.{self.grant.restarts}.json", requeueing.second_chance(order, state))
+        self._for_bash("decision", data)
+        self._for_bash("keepout", requeueing.second_chance(order, state))
         left = requeueing.spool(order, state)
         if left is None:
             self.unspool()
         else:
-            self._write(self.run_dir.requeue, left)
-        path = self.run_dir.decision(self.grant.job, self.grant.restarts)
-        self.clerk.ask("write", now=self.clock.now(), limit_s=limit_s, then=then, path=str(path), text=data.decode())
+            self._write(self.run_dir.requeue, msgspec.json.encode(left))
+        self._write(self.run_dir.decision(self.grant.job, self.grant.restarts), data, limit_s=limit_s, then=then)
 
     def unspool(self) -> None:
         """Nothing is left to carry out."""
         self._remove(self.run_dir.requeue)
 
-    def _write(self, path: Path, value: object, *, limit_s: float = SHARED_S, indent: int = 0) -> None:
-        data = msgspec.json.encode(value)
-        text = (msgspec.json.format(data, indent=indent) if indent else data).decode()
-        self.clerk.ask("write", now=self.clock.now(), limit_s=limit_s, then=nothing, path=str(path), text=text)
+    def _write(self, path: Path, data: bytes, *, limit_s: float = SHARED_S, then: Callable[[object], list[LeaderEvent]] = nothing) -> None:
+        self.clerk.ask("write", now=self.clock.now(), limit_s=limit_s, then=then, path=str(path), text=data.decode())
 
     def _remove(self, path: Path) -> None:
         self.clerk.ask("remove", now=self.clock.now(), limit_s=SHARED_S, then=nothing, path=str(path))
-
-
-def nothing(_answer: object) -> list[LeaderEvent]:
-    """An answer that changes nothing: what failed is in the clerk's notes."""
-    return []

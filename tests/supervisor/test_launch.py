@@ -85,9 +85,11 @@ def test_ranks_meet_where_another_node_was_heard() -> None:
     assert launch.meeting_address(own, nodes=1, hint="10.0.0.1") == "127.0.0.1"
 
 
-def test_a_free_port_can_be_bound() -> None:
+def test_a_port_that_was_let_go_can_be_bound() -> None:
+    with launch.held_port("127.0.0.1") as holder:
+        port = holder.getsockname()[1]
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", launch.free_port("127.0.0.1")))
+        probe.bind(("127.0.0.1", port))
 
 
 def test_a_port_that_is_held_is_for_who_names_it_and_may_reuse_addresses() -> None:
