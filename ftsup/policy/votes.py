@@ -38,8 +38,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """A save was seen since, or is what the script does next: it has called asked()."""
     handler: bool = False
     """It got the request by its handler: it may leave, and perhaps some steps later."""
-    said: bool = False
-    """It said that it has saved."""
+    said: int | None = None
+    """The step that it said it has saved, at the first look that showed it: what it says later may be of its next save."""
     before: int | None = None
     """What it had said before; None: nobody looked."""
 
@@ -178,7 +178,7 @@ def _follow(votes: Votes, view: View) -> Change:
     stay = [one for rank, one in taken.items() if rank not in view.ended]
     if stay and not any(one.saves for one in stay) and view.t - max(one.t for one in stay) < FLAG_S:
         return votes, ()
-    steps = _saved(taken, view) or [one.step for one in taken.values()]
+    steps = [one.said for one in taken.values() if one.said is not None] or [one.step for one in taken.values()]
     known = [step for step in steps if step is not None]
     order = votes.order
     over = ev.SaveOver(
@@ -202,9 +202,10 @@ def _taken(beat: Beat, n: int, view: View, votes: Votes, rank: int) -> Taken:
 def _went_on(taken: Taken, beat: Beat) -> Taken:
     told = _told(taken, beat)
     saves = beat.phase is Phase.CHECKPOINT or beat.writing or (told and taken.handler)
-    if saves and not (taken.on and taken.saves) and not (told and taken.said):
-        return replace(taken, beats=beat.beats, on=False, saves=True, said=told)
-    return replace(taken, on=taken.on or beat.beats > taken.beats, saves=taken.saves or told)
+    said = taken.said if taken.said is not None or not told else beat.saved_step
+    if saves and not (taken.on and taken.saves) and taken.said is None:
+        return replace(taken, beats=beat.beats, on=False, saves=True, said=said)
+    return replace(taken, on=taken.on or beat.beats > taken.beats, saves=taken.saves or told, said=said)
 
 
 def _told(taken: Taken, beat: Beat | None) -> bool:
@@ -213,11 +214,6 @@ def _told(taken: Taken, beat: Beat | None) -> bool:
         return False
     anew = taken.before is not None and beat.saved_step > taken.before
     return beat.saved_step >= taken.step - anew
-
-
-def _saved(taken: Mapping[int, Taken], view: View) -> list[int | None]:
-    """What ranks say that they saved, where they say so."""
-    return [view.beats[rank].saved_step for rank, one in taken.items() if _told(one, view.beats.get(rank))]
 
 
 def left(votes: Votes | None, fault: Fault) -> Fault:

@@ -58,6 +58,8 @@ def script_told_in_vain(run: Run) -> None:
     known = answered()
     run.site.run("scancel", "--batch", "--signal=TERM", run.job)
     run.until(lambda: run.events(ev.Signalled) and answered() > known)
+    line = max(line.n for line in run.lines() if any(isinstance(order, ev.Unexplained) and order.back for order in line.orders))
+    run.until(lambda: run.lines()[-1].n > line)  # a leader writes what it wants to do, does it, and only then hears more
     leaders = len(run.events(ev.LeaderStarted))
     run.leader().kill()
     run.until(lambda: len(run.events(ev.LeaderStarted)) > leaders)

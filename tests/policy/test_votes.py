@@ -131,6 +131,14 @@ def test_what_the_script_says_that_it_saved_is_believed() -> None:
     assert over(view(rank(N, flags=TOOK)), view(rank(N + 1, flags=TOOK, saved_step=112))).step == 112
 
 
+def test_a_save_that_the_script_makes_at_the_next_step_is_another_one() -> None:
+    """These ranks only meet the one that writes for all: they are through at once, and soon say that they have saved step 111."""
+    took, told, further = (rank(N + more, flags=TOOK, saved_step=saved) for more, saved in ((0, 90), (0, 110), (1, 111)))
+    assert over(view(took, took), view(told, told), view(further, further)).step == 110
+    begun = rank(N + 1, flags=TOOK, saved_step=110)._replace(phase=Phase.CHECKPOINT)
+    assert over(view(took, took), view(told, told), view(begun, begun)).step == 110
+
+
 def test_steps_that_are_not_known_stay_unknown() -> None:
     took, on = rank(N, flags=TOOK), rank(N + 1, flags=TOOK)
     assert over(view(took, base_step=None), view(on, base_step=None)).step is None
