@@ -178,7 +178,8 @@ def _follow(votes: Votes, view: View) -> Change:
     stay = [one for rank, one in taken.items() if rank not in view.ended]
     if stay and not any(one.saves for one in stay) and view.t - max(one.t for one in stay) < FLAG_S:
         return votes, ()
-    steps = [one.said for one in taken.values() if one.said is not None] or [one.step for one in taken.values()]
+    steps: list[int | None] = [one.said for one in taken.values() if one.said is not None]
+    steps = steps or [one.step for one in taken.values()]
     known = [step for step in steps if step is not None]
     order = votes.order
     over = ev.SaveOver(
