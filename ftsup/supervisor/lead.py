@@ -22,6 +22,7 @@ from ftsup import eventlog, proc
 from ftsup import events as ev
 from ftsup.config import Config
 from ftsup.events import LeaderEvent, LeaderOrder, Line
+from ftsup.policy.ending import AT_END
 from ftsup.policy.machine import next_deadline, step
 from ftsup.policy.outlook import outlook
 from ftsup.policy.rules import Rules
@@ -319,6 +320,8 @@ class Lead:
         if not self.link.bound:  # somebody else has our port: no node can reach us, and its silence proves nothing
             self.link.forget_time(now)
         found: list[LeaderEvent] = []
+        if self.state.stage in AT_END:  # nodes that have left say nothing more, while we see to the last checkpoints
+            return found
         for node in self.state.instances:
             quiet_s = self.link.quiet_s(node, now)
             if quiet_s is None:  # a new leader: counts from its own beginning

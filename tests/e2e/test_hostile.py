@@ -27,7 +27,7 @@ def test_another_user_who_knocks_floods_plants_and_looks() -> None:
 
 def test_another_user_who_takes_the_port_of_a_leader_that_died(site) -> None:
     """The next one leads at another port, and the nodes find it: the attempt trains on, and what breaks then is mended."""
-    run = site.submit(slurm={"nodes": 2}, workers_per_node=1)
+    run = site.submit(slurm={"nodes": 2}, workers_per_node=1, node_grace="12s")  # nodes look for a leader twice in that time
     epoch = run.until_trains()
     leader, file = run.leader(), run.on("leader").root / "port.0"
     port = int(file.read_text())

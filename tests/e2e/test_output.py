@@ -35,6 +35,11 @@ def lines(run, who: str) -> int:
     return run.logs().count(who)
 
 
+def page_of(run) -> dict[str, object]:
+    page: dict[str, object] = json.loads(run.site.ftsup("status", "--json", str(run.place.root), cwd=run.work))
+    return page
+
+
 def hush_and_speak(run, who: str, number: int) -> object:
     """One falls silent and is found; the next attempt speaks, and goes on to the end."""
     run.until(lambda: lines(run, who) > 20)  # for longer than the limit would need a beat: its lines are its life
@@ -48,12 +53,11 @@ def hush_and_speak(run, who: str, number: int) -> object:
     assert incident.root.error.startswith("no line of output for ")
     before = lines(run, who)
     run.until(lambda: run.launches()[-1] == Epoch(1, 2) and lines(run, who) > before + 5)
-    told = run.events(Progressed)
-    assert told[-1].by is WatchedBy.OUTPUT
-    assert told[-1].step is None
-    page = json.loads(run.site.ftsup("status", "--json", str(run.place.root), cwd=run.work))
+    told = run.until(lambda: (told := run.events(Progressed)[-1]).epoch == Epoch(1, 2) and told.by and told)  # before its first line: None
+    assert (told.by, told.step) == (WatchedBy.OUTPUT, None)
+    page = run.until(lambda: (now := page_of(run))["watched_by"] and now)
     assert (page["watched_by"], page["step"]) == ("log output", None)
-    assert "watched by log output" in run.site.ftsup("status", str(run.place.root), cwd=run.work)
+    run.until(lambda: "watched by log output" in run.site.ftsup("status", str(run.place.root), cwd=run.work))
     run.finish()
     assert run.until_over().exit_code == 0
     return incident.root
