@@ -24,10 +24,11 @@ LOG_CAP = 64 * 1024
 STACK_CAP = 1024 * 1024
 STACK_ROUNDS = 40
 ROUND_S = 0.05
+"""A stack is written within milliseconds, on a crowded machine within a second; a process in state T or D is not asked: it never writes."""
 CHILDREN = 16
 CHILD_ROUNDS = 8
-"""Of each rank so many children are asked, one after another, since they write into the rank's own file, and waited for so long."""
-"""A stack is written within milliseconds; a process in state T or D never writes one, so the wait is short."""
+"""Of each rank so many children are asked, one after another, since they write into the rank's own file. Each is waited for so long at
+least; what the others do not need of it is for those that are slow."""
 FACTS = ("/proc/loadavg", "/proc/meminfo", "/proc/pressure/io", "/proc/pressure/memory")
 
 
@@ -151,10 +152,12 @@ def _children(
     """What the children of those ranks do that do not wait in a collective. Forked ones inherit the rank's handler, and its file."""
     rows = {rank: procs.below(sights[rank].pid)[:CHILDREN] for rank, text in texts.items() if not stacks.waits(stacks.main_thread(text))}
     found: dict[int, list[ChildFacts]] = {rank: [] for rank in rows}
-    for turn in range(max(map(len, rows.values()), default=0)):
+    left, turns = CHILDREN * CHILD_ROUNDS, max(map(len, rows.values()), default=0)
+    for turn in range(turns):
         now = {rank: row[turn] for rank, row in rows.items() if turn < len(row)}
         able = {rank: child for rank, child in now.items() if child.state is procs.State.RUNNING and procs.catches(child.pid, STACK_SIGNAL)}
-        said = _answers(beats, able, rounds=CHILD_ROUNDS)
+        said, spent = _answers(beats, able, rounds=min(left - CHILD_ROUNDS * (turns - turn - 1), STACK_ROUNDS))
+        left -= spent
         for rank, child in now.items():
             frames = stacks.main_thread(said.get(rank, ""))
             if rank in said:
@@ -195,19 +198,23 @@ def _stacks(beats: Path, sights: dict[int, heartbeat.RankSight], missing: list[s
             missing.append(f"no stack of rank {rank}: it has no handler for it yet")
         else:
             able[rank] = process
-    found = _answers(beats, able, rounds=STACK_ROUNDS)
+    found, _ = _answers(beats, able, rounds=STACK_ROUNDS)
     missing += [f"no stack of rank {rank}: it did not answer" for rank in able if rank not in found]
     return found
 
 
-def _answers(beats: Path, asked: dict[int, procs.Process], *, rounds: int) -> dict[int, str]:
-    """What one process a rank writes into the rank's file when it is asked; those that write nothing in time are left out."""
+def _answers(beats: Path, asked: dict[int, procs.Process], *, rounds: int) -> tuple[dict[int, str], int]:
+    """What one process a rank writes into the rank's file when it is asked, and how many rounds that took.
+
+    Those that write nothing in time are left out.
+    """
     paths = {rank: places.stacks_path(beats, rank) for rank in asked}
     before = {rank: path.stat().st_size if path.exists() else 0 for rank, path in paths.items()}
     for process in asked.values():
         procs.strike(process, STACK_SIGNAL)
-    sizes = dict(before)
-    for _ in range(rounds if asked else 0):
+    sizes, spent = dict(before), 0
+    while asked and spent < rounds:
+        spent += 1
         select.select([], [], [], ROUND_S)
         grown = {rank: path.stat().st_size for rank, path in paths.items()}
         settled = all(size > before[rank] and size == sizes[rank] for rank, size in grown.items())
@@ -221,7 +228,7 @@ def _answers(beats: Path, asked: dict[int, procs.Process], *, rounds: int) -> di
             text = file.read(STACK_CAP).decode(errors="replace")
         if text:
             found[rank] = text
-    return found
+    return found, spent
 
 
 def _disks(job: Job) -> dict[str, str]:

@@ -34,6 +34,8 @@ from tests.realslurm.plainuser import ALICE
 
 TRAIN = Path(__file__).parent / "train.py"
 WITHIN_S = 90.0
+OVER_S = 180.0
+"""For a run's end: what was not sealed yet is waited for by ftsup itself, up to two minutes, and then there are goodbyes."""
 BEGIN_WAIT_S = 1.5
 CONFIG: dict[str, Any] = {
     "name": "e2e",
@@ -318,14 +320,14 @@ class Run:
         self.until(lambda: any(event.epoch == found and event.beats for event in self.events(ev.Progressed)))
         return found
 
-    def until_over(self, *, state: JobState = JobState.COMPLETED, within_s: float = WITHIN_S) -> Job:
+    def until_over(self, *, state: JobState = JobState.COMPLETED, within_s: float = OVER_S) -> Job:
         """The job left Slurm's queue in this state, and nothing of it is left: no process, nothing in node-local memory."""
         job = self.until_ended(within_s=within_s)
         assert job.state is state, self.story()
         assert not self.memory().exists(), list(self.memory().rglob("*"))
         return job
 
-    def until_ended(self, *, within_s: float = WITHIN_S) -> Job:
+    def until_ended(self, *, within_s: float = OVER_S) -> Job:
         """The job left Slurm's queue, and no process of it is left."""
         job: Job = self.until(
             lambda: (job := self.show()).state not in {JobState.PENDING, JobState.RUNNING} and not job.completing and job, within_s=within_s

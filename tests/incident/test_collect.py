@@ -21,7 +21,7 @@ from ftsup.worker import beatfile, counters, places
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import ctypes, os, sys, time
+import ctypes, os, signal, sys, time
 def stand_still():
     print("here", flush=True)
     time.sleep(600)
@@ -32,6 +32,15 @@ if sys.argv[1] == "fork" and os.fork() == 0:
 if sys.argv[1] == "spawn":
     import subprocess
     subprocess.Popen(["sleep", "600"])
+if sys.argv[1] == "slow":
+    asked = int(sys.argv[2])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [asked])
+    child = os.fork() == 0
+    while child and asked not in signal.sigpending():
+        time.sleep(0.01)
+    time.sleep(0.8 if child else 0.0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [asked])
+    time.sleep(600 if child else 0.0)
 if sys.argv[1] == "kernel":
     print("here", flush=True)
     if ctypes.CDLL(None).vfork() == 0:  # its parent waits in state D until the child ends
@@ -206,6 +215,14 @@ def test_forked_children_of_a_rank_are_shown_as_well(node):
     assert collect(node.job())[0].where == "train.py:5 in stand_still"
     assert 'train.py", line 9 in <module>' in (node.folder / f"stacks.0.{child.pid}.txt").read_text()
     assert procs.look(child.pid) is not None
+
+
+def test_a_child_that_is_slow_to_answer_is_waited_for(node):
+    rank = node.start(0, "slow", str(int(places.STACK_SIGNAL)))
+    node.until(lambda: node.said(0))
+    (child,) = procs.below(rank.pid)
+    collect(node.job())
+    assert "train.py" in (node.folder / f"stacks.0.{child.pid}.txt").read_text()
 
 
 def test_children_without_the_handler_live_on(node):
