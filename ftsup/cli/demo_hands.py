@@ -6,12 +6,13 @@ read from the run's log by others (demo_proof.py).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import struct
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,8 @@ from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm.commands import Commands
 
 SLURM_S = 60.0
+HOLD_S = 1.0
+"""For a signal to arrive."""
 LATE = 2
 """So many steps before its next checkpoint no rank is killed: one that is written meanwhile would be the newest, and unsealed."""
 
@@ -60,10 +63,27 @@ def slowest(seats: Mapping[int, Seat]) -> int:
 
 def kill(seat: Seat, *, mark: str) -> bool:
     """SIGKILL for exactly this rank, if it carries the run's mark; False when it is gone already."""
-    for process in procs.marked(mark):
-        if (process.pid, process.started) == (seat.sight.pid, seat.sight.started):
-            return procs.strike(process, signal.SIGKILL)
-    return False
+    process = _process(seat, mark)
+    return process is not None and procs.strike(process, signal.SIGKILL)
+
+
+def _process(seat: Seat, mark: str) -> procs.Process | None:
+    exact = (seat.sight.pid, seat.sight.started)
+    return next((process for process in procs.marked(mark) if (process.pid, process.started) == exact), None)
+
+
+@contextlib.contextmanager
+def held(process: procs.Process) -> Iterator[bool]:
+    """It stands still meanwhile, and so do all other ranks at their next step; False: it does not."""
+    until_s = time.monotonic() + HOLD_S
+    stands = procs.strike(process, signal.SIGSTOP)
+    while stands and procs.state_of(process.pid, started=process.started) is not procs.State.STOPPED:
+        stands = time.monotonic() < until_s
+        time.sleep(0.001)
+    try:
+        yield stands
+    finally:
+        procs.strike(process, signal.SIGCONT)
 
 
 def kill_leader(lines: Sequence[Line], run: RunDir) -> bool:
@@ -135,11 +155,15 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
         return slowest(self.seats)
 
 
+Look = Callable[[Story], Mapping[int, Seat]]
+"""Where the ranks are now."""
+
+
 class Hands:
     """All of them, for one run."""
 
-    def __init__(self, run: RunDir, *, checkpoints: Path, every: int, warning_s: float, environ: Mapping[str, str]) -> None:
-        self._run, self._checkpoints, self._every = run, checkpoints, every
+    def __init__(self, run: RunDir, *, look: Look, checkpoints: Path, every: int, warning_s: float, environ: Mapping[str, str]) -> None:
+        self._run, self._look, self._checkpoints, self._every = run, look, checkpoints, every
         self._warning_s, self._environ = warning_s, environ
 
     def strike(self, due: Sequence[Strike], now: Now) -> tuple[Struck, ...]:
@@ -154,19 +178,24 @@ class Hands:
         return (struck,) if hit else ()
 
     def _kill(self, strike: Strike, bit: Strike | None, now: Now) -> tuple[Struck, ...]:
-        """A rank; and then, at once, a bit of what the others are about to resume from."""
-        newest = self._newest(now) if bit else None
-        if bit and newest is None:
+        """A rank, and with it a bit of what the others are about to resume from."""
+        seat, mark = now.seats[strike.rank or 0], f"{self._run.id}/"
+        if bit is None:
+            struck = _struck(strike, now)
+            return (struck,) if kill(seat, mark=mark) else ()
+        process = _process(seat, mark) if self._newest(now) else None
+        if process is None:
             return ()
-        killed = _struck(strike, now)
-        if not kill(now.seats[strike.rank or 0], mark=f"{self._run.id}/"):
-            return ()
-        if bit is None or newest is None:
-            return (killed,)
-        name, older = newest
-        flipped = _struck(bit, now)
-        offset = flip(self._checkpoints / name, place=bit.place)
-        return (killed, msgspec.structs.replace(flipped, name=name, offset=offset, older=older))
+        with held(process) as stands:  # until it is dead nobody saves anything newer, however slow we are
+            now = msgspec.structs.replace(now, seats=self._look(now.story))
+            newest = self._newest(now) if stands else None
+            if newest is None:
+                return ()
+            name, older = newest
+            killed, flipped = _struck(strike, now), _struck(bit, now)
+            offset = flip(self._checkpoints / name, place=bit.place)
+            hit = procs.strike(process, signal.SIGKILL)
+        return (killed, msgspec.structs.replace(flipped, name=name, offset=offset, older=older)) if hit else ()
 
     def _newest(self, now: Now) -> tuple[str, str] | None:
         """The newest checkpoint and the one before, if both are sealed and the next is some steps away."""

@@ -6,6 +6,7 @@ Pure. Every kind of fault has one function here, which says what ftsup made of i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 import msgspec
@@ -179,9 +180,9 @@ def _warning(lines: Sequence[Line], story: Story, one: Struck) -> Outcome:
     if warned is None:
         problems.append("Slurm's warning did not reach ftsup")
     saves = [event for _, event in _since(lines, one, ev.SaveOver, where=lambda event: event.epoch == one.epoch)]
-    problems += _not_by_all(saves, nodes=_nodes(lines, one))
-    saved = max((event.step or 0 for event in saves), default=0)
     picked = next(_since(lines, one, ev.CheckpointPicked), None)
+    problems += _not_by_all(saves, nodes=_nodes(lines, one), whole=_whole(lines))
+    saved = min((event.step or 0 for event in saves), default=0)
     resumed = picked[1].step or 0 if picked else 0
     if saves and picked and resumed < saved:
         problems.append(f"the save at step {saved} was not resumed from, but step {resumed} (steps replayed: {saved - resumed})")
@@ -201,7 +202,13 @@ def _is_limit(incident: Incident) -> bool:
     return incident.root is None and verdict is not None and verdict.kind is VerdictKind.REQUEUE and verdict.rule == "time limit"
 
 
-def _not_by_all(saves: Sequence[ev.SaveOver], *, nodes: Sequence[str]) -> list[str]:
+def _whole(lines: Sequence[Line]) -> frozenset[int]:
+    """Steps of checkpoints that were found whole: all ranks have part in each."""
+    return frozenset(line.event.step for line in lines if isinstance(line.event, ev.Sealed | ev.CheckpointPicked) and line.event.step)
+
+
+def _not_by_all(saves: Sequence[ev.SaveOver], *, nodes: Sequence[str], whole: AbstractSet[int]) -> list[str]:
+    """A node that looked late tells the script's own next save instead, which is one of all ranks, too."""
     if not saves:
         return ["nothing was saved because of Slurm's warning"]
     said = []
@@ -212,7 +219,7 @@ def _not_by_all(saves: Sequence[ev.SaveOver], *, nodes: Sequence[str]) -> list[s
         said.append(f"the save because of Slurm's warning was not on all ranks: none on {', '.join(absent)}")
     if missed:
         said.append(f"the save because of Slurm's warning was not on all ranks: without rank {', '.join(map(str, missed))}")
-    if len(steps) > 1 or None in steps:
+    if (len(steps) > 1 and not set(steps) <= whole) or None in steps:
         said.append(f"the ranks saved at different steps because of Slurm's warning: {', '.join(map(str, steps))}")
     return said
 

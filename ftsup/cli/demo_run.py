@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -149,8 +150,10 @@ class Demo:
 
     def _follow(self) -> None:
         """Watch the run until Slurm says that its job is over, and strike on the way."""
+        look = partial(ranks_now, base=self._site.local, run_id=self._run.id)
         hands = Hands(
             self._run,
+            look=look,
             checkpoints=self._training.checkpoints(WORK),
             every=self._training.every,
             warning_s=self._training.config.rules().warning_s,
@@ -158,7 +161,7 @@ class Demo:
         )
         while not self._over():
             self._read()
-            seats = ranks_now(self._story, base=self._site.local, run_id=self._run.id)
+            seats = look(self._story)
             now = Now(story=self._story, lines=self._lines, seats=seats)
             self._strike(hands, now)
             self._draw(f"{self._run.id}: {self._story.stage.value}", step=now.step or self._story.step or 0, seats=seats)

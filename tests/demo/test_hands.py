@@ -147,12 +147,20 @@ class Scene:
         self.folder, self.process = folder, process
         self.files = {step: checkpoint(folder / f"step-{step:06}.pt") for step in (24, 36)}
         self.clean = self.files[36].read_bytes()
-        self.hands = Hands(RunDir(Path("/r/demo/this-run")), checkpoints=folder, every=12, warning_s=60.0, environ={})
+        self.later: int | None = None
+        """Where the rank is at a second look, if it is not where it was."""
+        self.hands = Hands(RunDir(Path("/r/demo/this-run")), look=self.look, checkpoints=folder, every=12, warning_s=60.0, environ={})
+
+    def look(self, _story: Story) -> dict[int, Seat]:
+        """While it is held."""
+        assert procs.look(self.process.pid).state is procs.State.STOPPED
+        return self.seats if self.later is None else {0: Seat(node="n1", sight=sight(self.process, step=self.later))}
 
     def strike(self, *due: Strike, step: int = 41, sealed: tuple[int, ...] = (24, 36)):
         marks = tuple(ev.Sealed(epoch=EPOCH, name=f"step-{one:06}.pt", step=one) for one in sealed)
         story = Story(job="7", epoch=EPOCH, sealed=marks)
-        return self.hands.strike(due, Now(story=story, seats={0: Seat(node="n1", sight=sight(self.process, step=step))}))
+        self.seats = {0: Seat(node="n1", sight=sight(self.process, step=step))}
+        return self.hands.strike(due, Now(story=story, seats=self.seats))
 
     @property
     def untouched(self) -> bool:
@@ -183,6 +191,15 @@ def test_a_bit_flips_in_the_newest_sealed_checkpoint_as_the_rank_dies(scene):
 def test_until_then_nothing_is_touched(scene, how):
     assert scene.strike(KILL, FLIP, **how) == ()
     assert scene.untouched
+
+
+def test_a_rank_that_has_gone_on_since_it_was_looked_at_is_let_go(scene):
+    scene.later = 47
+    assert scene.strike(KILL, FLIP) == ()
+    assert scene.untouched
+    assert procs.look(scene.process.pid).state is not procs.State.STOPPED
+    scene.later = 46
+    assert len(scene.strike(KILL, FLIP)) == 2
 
 
 def test_one_checkpoint_alone_is_left_alone(scene):
