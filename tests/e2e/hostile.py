@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -12,7 +11,7 @@ import psutil
 
 from ftsup import events as ev
 from ftsup.supervisor.keys import read_keys
-from tests.e2e import mallory
+from tests.e2e import mallory, sound
 from tests.e2e.harness import Run, Site, living, seen_below
 
 FILES = 200
@@ -93,7 +92,7 @@ def told(run: Run) -> Counter[str]:
 
 def explained(run: Run) -> Counter[str]:
     """The same, as `ftsup explain` says it."""
-    lines = run.site.ftsup("explain", str(run.place.root), cwd=run.work).splitlines()
+    lines = sound.explained(run)
     words = {"strangers": "does not have this run's key", "crowd": "so many strangers", "place": "is user"}
     return Counter({kind: sum(word in line for line in lines) for kind, word in words.items()})
 
@@ -124,6 +123,6 @@ def story(site: Site, *, memory: bool) -> None:
         run.finish()
         run.until_over()
         assert told(run) == wanted
-        assert explained(run) == wanted | ({} if ROOT else {"place": 0}), json.dumps(wanted)
+        assert explained(run) == wanted | ({} if ROOT else {"place": 0}), sound.explained(run)
         if memory:
             assert list(MEMORY.glob(f"ftsup-{site.uid}-*")) == []

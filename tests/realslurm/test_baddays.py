@@ -195,7 +195,7 @@ def test_somebody_is_killed_in_each_phase(real, kill) -> None:
 
 def test_a_node_that_never_says_hello_is_left_and_told(own_site, open_folder) -> None:
     hangs = script(open_folder, '[ "$SLURMD_NODENAME" = n2 ] && [ -e ILL ] && sleep 600\nexit 0')
-    run = own_site(three(TaskProlog=hangs)).submit(slurm={"nodes": 2}, workers_per_node=1, waits={"hello": "10s"})
+    run = own_site(three(TaskProlog=hangs)).submit(slurm={"nodes": 2}, workers_per_node=1, waits={"hello": "20s"})
     run.until_trains(epoch=ev.Epoch(2, 1))
     assert run.events(ev.LeaderStarted)[-1].nodes == ("n1", "n3")
     assert run.show().excluded == ("n2",)
