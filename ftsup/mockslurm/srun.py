@@ -98,7 +98,9 @@ class Srun:
         job = self.store.read().jobs.get(self.job_id)
         step = next((one for one in job.steps if one.step == self.step), None) if job else None
         if step is None or step.state is StepState.DONE or (job and job.completing and step.state in {StepState.WAITING, StepState.BUSY}):
-            if not self.codes:
+            while select.select([self.server], [], [], 0)[0]:  # we were slow: they came, did it all and left before we looked
+                self._accept()
+            if not self.codes and not self.peers:
                 fail("srun", f"Unable to create step for job {self.job_id}: Job/step already completing or completed")
             self.joined = len(self.shape.nodes)
         elif step.state is StepState.BUSY and not told:
@@ -121,15 +123,18 @@ class Srun:
             for number in os.read(self.wake, 64):
                 self._own_signal(number)
         if self.server.fileno() in events:
-            peer, _ = self.server.accept()
-            self.peers[peer.fileno()] = peer
-            self.joined += 1
+            self._accept()
         for fd in events:
             if fd in self.peers:
                 self._hear(fd)
         if self.first_exit_at is not None and self.wait_s and not self.ended and time.monotonic() > self.first_exit_at + self.wait_s:
             print(f"srun: First task exited {self.wait_s:g}s ago", file=sys.stderr)
             self._end_step()
+
+    def _accept(self) -> None:
+        peer, _ = self.server.accept()
+        self.peers[peer.fileno()] = peer
+        self.joined += 1
 
     def _wait_ms(self) -> float:
         return 1000 * (ASK_S if self.joined < len(self.shape.nodes) or self.wait_s else 3600)

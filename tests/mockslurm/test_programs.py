@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import pytest
 
 from ftsup.errors import ConfigError
 from ftsup.mockslurm import control as mockslurm
+from ftsup.mockslurm.model import StepState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 STAYS = "until [ -e end ]; do sleep 0.05; done"
@@ -149,6 +152,25 @@ def test_a_killed_srun_takes_its_step_with_it(mock):
     subprocess.run(["kill", "-9", mock.read("pid").strip()], check=True)
     mock.until_word(job, "COMPLETED")
     assert mock.left(job) == set()
+
+
+def test_an_srun_that_looks_late_still_hears_how_its_tasks_ended(mock):
+    """Its step has come and gone before it looks again: no reason to say that there was none, or to miss half of the codes."""
+    job = mock.submit(
+        "srun -N2 -n2 bash -c 'touch first; until [ -e first-may-end ]; do sleep 0.05; done' &\n"
+        "until [ -e first ]; do sleep 0.05; done\n"
+        "srun -N2 -n2 bash -c 'exit $((SLURM_PROCID * 70 + 5))' 2> said & echo $! > pid; wait $!; echo $? > code",
+        "-N2",
+    )
+    mock.until(lambda: len(mock.job(job).steps) == 3 and mock.read("pid"))
+    late = int(mock.read("pid"))
+    os.kill(late, signal.SIGSTOP)
+    (mock.folder / "first-may-end").touch()
+    mock.until(lambda: mock.job(job).steps[2].state is StepState.DONE)
+    os.kill(late, signal.SIGCONT)
+    mock.until_word(job, "COMPLETED")
+    assert mock.read("code") == "75\n"
+    assert "Unable to create step" not in mock.read("said")
 
 
 def test_the_first_bad_exit_ends_the_step_where_that_is_asked(mock):
