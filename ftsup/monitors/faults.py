@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from ftsup.events import Fault, How, Kind
-from ftsup.monitors import signatures
+from ftsup.monitors import procs, signatures
 from ftsup.monitors.exits import Ended, ExitRecord, RankExit, Unreadable
 
 _PEER_TYPES = re.compile(
@@ -23,6 +25,29 @@ _PEER_TEXTS = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Texts that a RuntimeError of torch.distributed carries when a peer went away; read from torch 2.13 with gloo, and from public reports."""
+
+
+VANISH_S = 5.0
+"""torchrun says at once which of its ranks failed. One without a record, of which it says nothing for so long, ended with os._exit(0)."""
+
+
+class Unsaid(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a rank that is gone without a word: how long torchrun could have said why, and for how long it cannot speak itself now."""
+
+    able_s: float = 0.0
+    mute_s: float = 0.0
+
+    def later(self, seconds: float, *, torchrun: procs.State) -> Unsaid:
+        """After a while in which torchrun said nothing, being in this state at its end."""
+        if torchrun is procs.State.RUNNING:
+            return Unsaid(able_s=self.able_s + seconds)
+        return Unsaid(able_s=self.able_s, mute_s=self.mute_s + seconds)
+
+    def how(self) -> How | None:
+        """How it ended; None: it is too early to say. One look at torchrun proves nothing: it may just wait for a disk."""
+        if self.able_s >= VANISH_S:
+            return How.RETURNED
+        return How.SIGNAL if self.mute_s >= VANISH_S else None
 
 
 def of_record(record: ExitRecord | Unreadable, node: str) -> Fault:

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,6 @@ TOLD_LEAVE_S = 2.0
 LOGS_S = 1.0
 SEE_S = 1.0
 """Between two looks at files that are not there yet."""
-VANISH_S = 5.0
-"""torchrun says at once which of its ranks failed. One without a record, of which it says nothing for so long, ended with os._exit(0)."""
 SOON_S = 0.2
 SLURM_S = 30.0
 UNSURE = (
@@ -110,8 +109,8 @@ class NodeSupervisor:
         self.told: set[int] = set()
         """Ranks whose end was told."""
         self.reports: Reports | None = None
-        self.vanished: dict[int, float] = {}
-        """Rank -> when it was first seen to be gone without a word."""
+        self.vanished: dict[int, faults.Unsaid] = {}
+        """Ranks that are gone without a word."""
         self.env: dict[str, str] = dict(place.environ)
         self.left: tuple[str, ...] = ()
         """What a predecessor left behind, and cannot be killed."""
@@ -211,7 +210,7 @@ class NodeSupervisor:
         died = any(_readable(fd) for fd in self.pidfds.values())
         if not died and now < self._look_t():
             return
-        self.looked_t = now
+        quiet_s, self.looked_t = min(now - self.looked_t, self.config.waits.tick_s), now  # more: we were away, and torchrun perhaps too
         beats = self._beats()
         seen = heartbeat.sights(beats, out=self._out())
         self._hold(seen)
@@ -219,11 +218,13 @@ class NodeSupervisor:
         silent = {rank for rank, sight in seen.items() if self._gone(sight)} - records.keys() - self.told
         err = self._torchrun_said() if silent else ""
         ended = faults.ends(records, exits.rank_exits(err), node=self.place.node, ranks=self.state.ranks)
-        self.vanished = {rank: self.vanished.get(rank, now) for rank in silent - {fault.rank for fault in ended}}
+        self.vanished = self._unsaid(silent - {fault.rank for fault in ended}, quiet_s)
         closed = exits.closed(err)
-        failed = {rank for rank in self.vanished if closed and seen[rank].pid not in closed}
-        late = {rank for rank, since_t in self.vanished.items() if now - since_t >= VANISH_S}
-        unsaid = [self._vanished(rank, failed=rank in failed) for rank in failed | late]
+        failed = {rank for rank in self.vanished if closed and seen[rank].pid not in closed}  # the others need up to 30 s to end
+        hows = {rank: How.SIGNAL if rank in failed else one.how() for rank, one in self.vanished.items()}
+        unsaid = [
+            Fault(how=how, node=self.place.node, rank=rank, code=0 if how is How.RETURNED else None) for rank, how in hows.items() if how
+        ]
         new = tuple(fault for fault in (*ended, *unsaid) if fault.rank not in self.told)
         self.told |= {fault.rank for fault in new if fault.rank is not None}
         self._happen(nodestate.Looked(t=now, sights=seen if self.rules.watched else self._command()))
@@ -262,15 +263,12 @@ class NodeSupervisor:
     def _gone(self, sight: heartbeat.RankSight) -> bool:
         return sight.process is procs.State.GONE
 
-    def _vanished(self, rank: int, *, failed: bool) -> Fault:
-        """It left no record, and torchrun had time to say that it failed: it did not, unless torchrun itself cannot speak.
-
-        `failed`: torchrun ends the others, for which it may need its 30 s, and only then says of whom it began with.
-        """
-        torchrun = procs.look(self.child.pid) if self.child and self.child.pid else None
-        if not failed and torchrun is not None and torchrun.state is procs.State.RUNNING:
-            return Fault(how=How.RETURNED, node=self.place.node, rank=rank, code=0)
-        return Fault(how=How.SIGNAL, node=self.place.node, rank=rank)
+    def _unsaid(self, ranks: AbstractSet[int], quiet_s: float) -> dict[int, faults.Unsaid]:
+        """Those who are gone without a word, and of whom torchrun, which could know, has said nothing up to now either."""
+        process = procs.look(self.child.pid) if ranks and self.child and self.child.pid else None
+        torchrun = process.state if process else procs.State.GONE
+        known = self.vanished
+        return {rank: known[rank].later(quiet_s, torchrun=torchrun) if rank in known else faults.Unsaid() for rank in ranks}
 
     def _hold(self, seen: dict[int, heartbeat.RankSight]) -> None:
         """A handle on each rank: its death wakes the loop."""

@@ -100,8 +100,8 @@ def hangs(site: Site) -> None:
     assert picks(run)[-1]
     node, frozen = run.supervisor("mock1"), keeper(run)
     with stopped(frozen, run.clerk(run.leader()), run.clerk(node)):
-        begun = time.monotonic()
         site.run("scancel", run.job)
+        begun = time.monotonic()
         run.until(lambda: not living(node), within_s=20)
         assert time.monotonic() - begun < 10.0
         run.until(lambda: not living(frozen), within_s=20)  # with the leader, which stays until Slurm says why

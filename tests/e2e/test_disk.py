@@ -191,7 +191,7 @@ def ours(run: Run, name: str) -> list[psutil.Process]:
 def test_new_files_are_seen_late_by_the_nodes_and_then_not_in_time(tmp_path) -> None:
     """As a slow NFS shows them: to the leader's keeper, which wrote their manifest, but not yet to the nodes."""
     with mock_site(tmp_path, nodes=2) as site, sick_disk(tmp_path / "a" / "ckpt") as sick:
-        run = submit(site, slurm={"nodes": 2}, workers_per_node=1, waits={"files": "4s"})
+        run = submit(site, slurm={"nodes": 2}, workers_per_node=1, waits={"files": "8s"})
         newest = hold(run).name
         with sick.ill({"late_s": 3600, "who": "ftsup-clerk"}):
             run.rank(1).kill()
@@ -206,7 +206,7 @@ def test_new_files_are_seen_late_by_the_nodes_and_then_not_in_time(tmp_path) -> 
         with sick.ill({"late_s": 3600, "who": "ftsup-clerk"}):
             run.rank(0).kill()
             reason = run.until_judged(3).verdict.reason
-        assert "after 4 s (waits.files): " in reason
+        assert "after 8 s (waits.files): " in reason
         assert f"ckpt/{newest}: 0 files with 0 bytes here, 1 file with " in reason
         assert run.launches()[-1] < run.until_trains(epoch=ev.Epoch(1, 4))
         assert picks(run)[-1] == newest
