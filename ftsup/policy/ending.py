@@ -311,8 +311,8 @@ def find_out(state: State, t: float) -> Change:
     """Told to end, and not by what we did ourselves: nothing else is done until Slurm has said why."""
     if state.stage is Stage.TERMED:
         return state, (ev.AskSlurm(),)
-    state = replace(state, stage=Stage.TERMED, told_in=state.stage, deadline_t=t + ASK_AGAIN_S, end_t=t + TERMED_S, warn_t=None)
-    return state, (ev.AskSlurm(), ev.Unexplained())
+    state = replace(state, told_in=state.stage, told_t=t, deadline_t=t + ASK_AGAIN_S, end_t=t + TERMED_S, warn_t=None)
+    return replace(state, stage=Stage.TERMED), (ev.AskSlurm(), ev.Unexplained())
 
 
 def cancelled(state: State, reason: str) -> Verdict:

@@ -230,6 +230,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """What the warning wanted saved is saved, or cannot be."""
     told_in: Stage | None = None
     """What it was doing when it was told to end."""
+    told_t: float = 0.0
+    """When it was told the last time: an answer to an older question says nothing about it."""
     preempted: bool = False
     """Its nodes are wanted for another job, which gives us some time: Slurm ends the job by itself, and may requeue it by itself."""
     taken: bool = False

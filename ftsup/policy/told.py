@@ -52,13 +52,14 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 def signalled(state: State, event: ev.Signalled, _rules: Rules) -> Change:
     """TERM at the leader, or at the batch script, and not by our own requeue."""
-    return _told(replace(state, signalled=True, script=state.script or event.signal == SCRIPT), event.t)
+    return _told(replace(state, signalled=True, script=state.script or event.signal == SCRIPT, told_t=event.t), event.t)
 
 
 def terminated(state: State, event: ev.Terminated, _rules: Rules) -> Change:
     """TERM at a node: mostly at all of them."""
-    known = state.termed if event.node in state.termed else (*state.termed, event.node)
-    return _told(replace(state, termed=known), event.t)
+    if event.node in state.termed:  # once more: a preemption's grace is over
+        return _told(replace(state, told_t=event.t), event.t)
+    return _told(replace(state, termed=(*state.termed, event.node)), event.t)
 
 
 def _told(state: State, t: float) -> Change:
@@ -95,7 +96,7 @@ def _deserted(state: State) -> bool:
 
 def goes_on(state: State, event: ev.SlurmSaid) -> bool:
     """Whether the job lives on, and what we did before is what to do: a preemption with grace, or a signal that was not for all of us."""
-    if state.stage is not Stage.TERMED or event.completing or event.state not in LIVES:
+    if state.stage is not Stage.TERMED or event.completing or event.state not in LIVES or _outdated(state, event):
         return False
     if event.preempted:
         return _trains(state)
@@ -106,8 +107,17 @@ def _trains(state: State) -> bool:
     return state.told_in is Stage.RUN and not state.over and not state.faults
 
 
+def _asked_t(event: ev.SlurmSaid) -> float:
+    return event.t if event.asked_t is None else event.asked_t
+
+
+def _outdated(state: State, event: ev.SlurmSaid) -> bool:
+    """It was asked for before we were told the last time: a controller that takes its time has looked at the job as it was."""
+    return _asked_t(event) < state.told_t
+
+
 def _by_hand(state: State, event: ev.SlurmSaid) -> bool:
-    return state.end_t is not None and event.t >= state.end_t - ending.TERMED_S + ALONE_S
+    return state.end_t is not None and _asked_t(event) >= state.end_t - ending.TERMED_S + ALONE_S
 
 
 def _all_nodes(state: State) -> bool:
@@ -133,6 +143,8 @@ def said(state: State, event: ev.SlurmSaid, rules: Rules) -> Change:
         return _node_lost(state, event.t, rules)
     if event.completing:
         return _completing(state, event)
+    if event.state in LIVES and _outdated(state, event):
+        return state, (ev.AskSlurm(),)
     if event.state in LIVES and event.preempted:
         return _bring_back(state, event.t, rules, "another job gets our nodes (preemption), and nothing trains here: requeue at once")
     if event.state in LIVES and _by_hand(state, event):

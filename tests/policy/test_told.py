@@ -310,6 +310,47 @@ def test_a_signal_to_all_of_it_is_taken_for_a_wish_to_end_it(leader: bool) -> No
     assert desk.state.stage is Stage.OVER
 
 
+def late(said: ev.SlurmSaid, asked_t: float) -> ev.SlurmSaid:
+    """An answer to a question that was asked then: the controller takes its time."""
+    return replace(said, asked_t=asked_t)
+
+
+def test_an_answer_to_a_question_before_the_end_of_the_grace_does_not_make_it_go_on() -> None:
+    """Slurm said that there is time, and meanwhile it is over: with PreemptMode=CANCEL nobody but us would bring the run back."""
+    desk = told(leader=False).tell(GRACE, *(ev.Launched(node=node, epoch=ONE, pid=1) for node in NODES))
+    assert desk.state.stage is Stage.RUN
+    asked_t, went_on = desk.t, len(given(desk, ev.GoOn))
+    told(desk).tell(late(GRACE, asked_t))
+    assert (desk.state.stage, desk.kinds(), len(given(desk, ev.GoOn))) == (Stage.TERMED, ["AskSlurm"], went_on)
+    assert verdict(desk.tell(replace(ENDS, preempted=True))).rule == "preempted"
+
+
+@pytest.mark.parametrize("more", [ev.Signalled(signal=SCRIPT), ev.Terminated(node="n1")])
+def test_nor_does_it_where_the_grace_was_over_before_that_was_answered(more: Any) -> None:
+    desk = told(leader=False)
+    asked_t = desk.t
+    desk.tell(more, late(GRACE, asked_t))
+    assert (desk.state.stage, desk.kinds(), given(desk, ev.GoOn)) == (Stage.TERMED, ["AskSlurm"], [])
+    assert desk.tell(late(GRACE, desk.t - 0.5)).state.stage is Stage.LAUNCH, "and this one is of now"
+
+
+def test_a_signal_that_reaches_one_node_later_than_another_is_the_same_one() -> None:
+    desk = Desk().running().tell(ev.Terminated(node="n1"))
+    asked_t = desk.t
+    desk.tell(ev.Terminated(node="n2"), late(GRACE, asked_t))
+    assert {order.node for order in given(desk, ev.GoOn)} == set(NODES)
+
+
+def test_that_a_job_ran_before_it_was_told_to_end_proves_no_persons_signal() -> None:
+    """An administrator requeues it, and the controller takes ten seconds for an answer."""
+    desk = told()
+    desk.tell(late(RUNNING, desk.t - 3.0), after=ALONE_S)
+    assert (desk.state.verdict, desk.kinds()) == (None, ["AskSlurm"])
+    desk.tell(late(RUNNING, desk.t - ALONE_S + 1.0))
+    assert desk.state.verdict is None, "a second after the signal"
+    assert verdict(desk.tell(replace(ENDS, restarts=1))).rule == "elsewhere"
+
+
 def test_a_word_that_we_do_not_know_is_no_answer() -> None:
     desk = told().tell(ev.SlurmSaid(state="UNKNOWN"), ev.SlurmSaid(state="UNKNOWN", completing=True, reason="Whatever"))
     assert (desk.state.stage, desk.state.verdict) == (Stage.TERMED, None)
