@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -23,8 +24,8 @@ pytestmark = pytest.mark.e2e
 SCRIPT = """
 import ctypes, os, signal, sys, time
 def stand_still():
-    print("here", flush=True)
-    time.sleep(600)
+    # on one line: whoever reads this may look before another one is reached
+    print("here", flush=True); time.sleep(600)
 if sys.argv[1] == "fail":
     raise ValueError("no such thing")
 if sys.argv[1] == "fork" and os.fork() == 0:
@@ -213,7 +214,8 @@ def test_forked_children_of_a_rank_are_shown_as_well(node):
     node.until(lambda: node.said(0))
     (child,) = procs.below(rank.pid)
     assert collect(node.job())[0].where == "train.py:5 in stand_still"
-    assert 'train.py", line 9 in <module>' in (node.folder / f"stacks.0.{child.pid}.txt").read_text()
+    text = (node.folder / f"stacks.0.{child.pid}.txt").read_text()
+    assert re.search(r'train.py", line [89] in <module>', text), text  # it may not have come farther than its fork
     assert procs.look(child.pid) is not None
 
 

@@ -63,8 +63,8 @@ OWN = "#!/bin/bash\n{{ options }}\n\n{{ setup }}\n"
         ("{lead}", "kill -USR1 $PPID; echo lives >>calls", ["lives", "bash lives"]),
         ("exec {lead}", "kill -USR1 $$; echo lives >>calls", ["lives"]),
         (
-            HEARD + "{lead} & leader=$!\nwhile wait $leader; kill -0 $leader 2>/dev/null; do :; done",
-            f"exec {sys.executable} hears.py 10",
+            HEARD + "{lead} & leader=$!; touch {home}/trap-knows\nwhile wait $leader; kill -0 $leader 2>/dev/null; do :; done",
+            f"until [ -e trap-knows ]; do /bin/sleep 0.01; done; exec {sys.executable} hears.py 10",
             ["SIGUSR1", "bash lives"],
         ),
     ],
@@ -72,6 +72,6 @@ OWN = "#!/bin/bash\n{{ options }}\n\n{{ setup }}\n"
 )
 def test_a_users_own_template_does_not_die_of_it_either(world, lead: str, hears: str, said: list[str]):
     (world.home / "hears.py").write_text(HEARS)
-    own = f"{OWN}{lead.format(lead='{{ python }} -m ftsup lead {{ run }}')}\necho bash lives >>{world.home}/calls\n"
+    own = f"{OWN}{lead.format(lead='{{ python }} -m ftsup lead {{ run }}', home=world.home)}\necho bash lives >>{world.home}/calls\n"
     assert world.job(hears, own=own, setup="kill -USR1 $$; kill -USR2 $$") == 0
     assert calls(world)[1:] == said

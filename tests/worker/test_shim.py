@@ -301,8 +301,8 @@ def test_a_record_that_cannot_be_written_changes_nothing(bench):
 def test_the_stack_signal_shows_the_line_of_every_thread(bench):
     bench.write(
         "train.py",
-        "import threading\ngate = threading.Event()\ndef idle():\n    gate.wait()\n"
-        "def hang():\n    print('hanging', flush=True)\n    gate.wait()\n"
+        "import threading\ngate, there = threading.Event(), threading.Event()\ndef idle():\n    there.set()\n    gate.wait()\n"
+        "def hang():\n    there.wait()\n    print('hanging', flush=True)\n    gate.wait()\n"
         "threading.Thread(target=idle, daemon=True).start()\nhang()\n",
     )
     process = bench.start_shim("train.py")
