@@ -27,7 +27,8 @@ TOLD = 5
 TWO_LOOKS = 0.9
 """Of the time between two of them: what cannot say itself that it is whole has to be as the look before saw it."""
 STILL_S = 30.0
-"""The end of a run waits so long for its last checkpoint to be sealed, and for each further sign that it is being read."""
+"""The end of a run waits so long for its last checkpoints (`checkpoint.keep` of them) to be sealed, and for each further sign that they
+are being read."""
 LAST_S = 120.0
 """The most that it waits: the allocation is held for nothing else."""
 AWAY_S = 5.0
@@ -59,6 +60,8 @@ class Checkpoints:
         self._told_bytes = 0
         self._last = False
         """The run is over: one more seal, then the directory is anybody's."""
+        self._last_sealed = 0
+        """How many were sealed since then."""
         self._last_t = self._moved_t = now
         """Since when, and when the keeper last gave a sign."""
         self.over = not self._folder
@@ -203,7 +206,8 @@ class Checkpoints:
         still = self._moved_t + STILL_S <= self._last_t + LAST_S
         why = f"nothing was read for {STILL_S:g} s" if still else f"it takes more than {LAST_S:g} s"
         hint = f"ftsup checkpoints seal {self._folder} does it by hand, and a run that resumes from there does it itself"
-        return [ev.Noted(text=f"the last checkpoint may not be sealed: {why}, and the nodes are not held for it; {hint}")]
+        which = "older checkpoints" if self._last_sealed else "the last checkpoint"
+        return [ev.Noted(text=f"{which} may not be sealed: {why}, and the nodes are not held for it; {hint}")]
 
     def _seal(self, state: State, now: float) -> None:
         checkpoint = self._config.checkpoint
@@ -254,9 +258,12 @@ class Checkpoints:
         if done.removed:
             found.append(ev.Pruned(names=done.removed, size_bytes=done.removed_bytes))
         found += [ev.Noted(text=f"checkpoint {name} is not sealed: {why}") for name, why in self._news(done.said)]
-        if done.again and self._last:
+        checkpoint = self._config.checkpoint
+        self._last_sealed += self._last and done.sealed is not None
+        enough = self._last_sealed >= checkpoint.keep and not checkpoint.prune  # the allocation is not held for all that there ever were
+        if done.again and self._last and not enough:
             self._seal(state, self._now)
-        elif done.again:
+        elif done.again and not self._last:
             self._due_t = self._now
         else:
             self._let_go()

@@ -185,6 +185,21 @@ def test_a_run_that_is_over_seals_what_it_wrote_last_and_lets_go(desk):
     assert not (desk.folder / ".ftsup" / "owner").exists()
 
 
+def test_the_end_is_not_held_for_more_than_so_many_as_are_kept(desk):
+    for step in (10, 20, 30, 40, 50):
+        (desk.folder / f"step{step}").mkdir()
+        (desk.folder / f"step{step}" / "data").write_bytes(b"abc")
+    desk.wait(ev.Noted)
+    desk.ours.finish(OVER, desk.now)
+    sealed, end = [], CLOCK.now() + 20
+    while not desk.ours.over:
+        assert CLOCK.now() < end
+        desk.turn(OVER)
+        sealed += [event.name for events in desk.ours.take(desk.now) for event in events if isinstance(event, ev.Sealed)]
+    assert sealed == ["step50", "step40", "step30"]
+    assert not (desk.folder / ".ftsup" / "owner").exists()
+
+
 def test_why_a_kind_cannot_be_sealed_is_said_once_however_many_there_are(desk):
     for step in (10, 20, 30):
         (desk.folder / f"step{step}").mkdir()
