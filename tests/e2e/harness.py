@@ -365,7 +365,7 @@ class Run:
 
     def torchrun(self, node: str) -> psutil.Process:
         """The process that a node launched."""
-        return psutil.Process([event.pid for event in self.events(ev.Launched) if event.node == node][-1])
+        return psutil.Process([event.pid for event in self.events(ev.Launched) if event.node == node and event.pid][-1])  # 0: told again
 
     def leader(self) -> psutil.Process:
         """The leader."""
@@ -379,8 +379,8 @@ class Run:
 
     def supervisor(self, node: str) -> psutil.Process:
         """A node's supervisor."""
-        lock = self.on(node).lock
-        return psutil.Process(int(lock.read_text().split()[0]))
+        words: list[str] = self.until(lambda: self.on(node).lock.read_text().split())  # empty while a successor writes itself into it
+        return psutil.Process(int(words[0]))
 
     def clerk(self, of: psutil.Process) -> psutil.Process:
         """The clerk of a leader or a node supervisor."""
