@@ -60,6 +60,7 @@ def knocked_at(run: Run) -> None:
         found = mallory.done(knocking, within_s=120)
     finally:
         knocking.kill()
+        knocking.communicate()
     assert found["tried"] > mallory.HELD
     run.until_trains(more=10)
     assert run.launches() == began, run.story()

@@ -14,9 +14,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 def test_same_traceback_twice_stops_and_says_so(site) -> None:
+    control = site.folder / "a" / "control"
+    control.mkdir(parents=True)
+    (control / "every.0").write_text("raise")  # before it begins: at the third step, and so twice at one step
     run = site.submit(workers_per_node=1)
-    run.every(0, "raise")
-    assert run.until_over(state=JobState.FAILED, within_s=180).exit_code == 1
+    assert run.until_over(state=JobState.FAILED).exit_code == 1
     assert [incident.verdict.kind for incident in run.incidents()] == [VerdictKind.RESTART, VerdictKind.STOP]
     decision = run.decision()
     assert (decision["verdict"], decision["code"]) == ("stop", 1)
