@@ -162,7 +162,8 @@ def test_an_srun_that_looks_late_still_hears_how_its_tasks_ended(mock):
         "srun -N2 -n2 bash -c 'exit $((SLURM_PROCID * 70 + 5))' 2> said & echo $! > pid; wait $!; echo $? > code",
         "-N2",
     )
-    mock.until(lambda: len(mock.job(job).steps) == 3 and mock.read("pid"))
+    busy = [StepState.BUSY]  # the runner's word: srun holds the lock no more
+    mock.until(lambda: [step.state for step in mock.job(job).steps[2:]] == busy and mock.read("pid"))
     late = int(mock.read("pid"))
     os.kill(late, signal.SIGSTOP)
     (mock.folder / "first-may-end").touch()
