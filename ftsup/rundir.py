@@ -230,13 +230,14 @@ class LocalDir:
         """All that we have on this disk."""
         return self.disk or self.base / _usual()
 
-    def claim(self) -> LocalDir:
+    def claim(self, *, memory: bool = True) -> LocalDir:
         """The same with both tops made, 0700; what lies below counts as our own word. RunError where there can be none.
 
-        Whoever shares the machine can guess their names and be there first: then they get names that nobody can guess.
+        Whoever shares the machine can guess their names and be there first: then they get names that nobody can guess. Without
+        `memory`: on the disk only. A leader keeps nothing elsewhere, and one that is killed takes nothing away.
         """
         tops, strange = [], []
-        for base in (self.base, _MEMORY):
+        for base in (self.base, _MEMORY) if memory else (self.base,):
             try:
                 for folder in (*reversed(base.parents), base):
                     if not folder.exists():
@@ -248,7 +249,7 @@ class LocalDir:
             if top.name != _usual():
                 strange.append(f"{_usual()} in {base} is {_whose(base / _usual())}, and its name is ours: {top.name} is used")
             tops.append(top)
-        return replace(self, disk=tops[0], memory=tops[1], strange=tuple(strange))
+        return replace(self, disk=tops[0], memory=tops[1] if memory else None, strange=tuple(strange))
 
     def leave(self) -> None:
         """Node-local memory is not ours to fill: a name that was only needed here goes, once nothing lies below it."""

@@ -99,6 +99,11 @@ def test_an_other_name_that_is_not_ours_is_passed_over(tmp_path: Path) -> None:
     assert local(tmp_path).claim().root == first.root
 
 
+def test_a_leader_makes_nothing_in_node_local_memory(tmp_path: Path) -> None:
+    place = LocalDir(tmp_path, f"{tmp_path.name}/1", "7", "leader").claim(memory=False)
+    assert (place.disk, place.memory) == (place.top, None)
+
+
 def test_a_disk_where_others_can_take_our_files_away_is_told(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -106,16 +106,14 @@ def lead(run: Path, *, foreground: bool) -> int:
         if "SLURM_JOB_ID" in os.environ:
             _decide_against(place, config, dict(os.environ), why=error.message)
         raise
-    local = LocalDir(config.local_base(grant.environ), place.id, grant.job, "leader").claim()
-    code = Lead(place, config, grant, BootClock(), local).run()
-    local.leave()
-    return code
+    local = LocalDir(config.local_base(grant.environ), place.id, grant.job, "leader").claim(memory=False)
+    return Lead(place, config, grant, BootClock(), local).run()
 
 
 def _decide_against(place: RunDir, config: Config, environ: dict[str, str], *, why: str) -> None:
     """For the batch script: another try would find the same, and so would a requeue."""
     job, restarts = _job(environ), int(environ.get("SLURM_RESTART_COUNT", "0"))
-    local = LocalDir(config.local_base(environ), place.id, job, "leader").claim()
+    local = LocalDir(config.local_base(environ), place.id, job, "leader").claim(memory=False)
     local.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = msgspec.json.encode({"verdict": VerdictKind.STOP.value, "code": 1, "done": True, "reason": why}) + b"\n"
     write_whole(local.root / f"decision.{restarts}.json", text)
