@@ -36,6 +36,7 @@ def go_on(run: Run) -> None:
     (run.work / "held").unlink()
 
 
+@pytest.mark.timeout(600)
 def test_the_controller_is_away_in_each_phase(own_site) -> None:
     """Before the step of the supervisors, while training breaks and restarts, when a requeue is asked for, while the job is pending."""
     site = own_site(TWO)

@@ -9,7 +9,7 @@ import pytest
 
 from ftsup import events as ev
 from ftsup.events import VerdictKind
-from tests.e2e import stops
+from tests.e2e import stops, warned
 from tests.realslurm.cluster import CRED_EXPIRE_S, MAIN, Plan, program
 
 pytestmark = [pytest.mark.e2e, pytest.mark.realslurm, pytest.mark.timeout(600)]
@@ -87,6 +87,42 @@ def test_a_preemption_may_send_the_warning(proctrack: str, own_site) -> None:
         assert run.incidents() == []
         assert run.events(ev.Warned)
         stops.resumed_at_what_was_saved(run)
+
+
+LATE = """#!/bin/bash
+real() { %s "$@"; }
+[ "$1 $2" = "show job" ] && [ -e %s/late ] || { real "$@"; exit; }
+said=$(real "$@")
+while real "$@" | grep -q JobState=RUNNING; do sleep 0.2; done
+sleep 2
+echo "$said
+"
+"""
+"""Asked while the job runs, it answers when the job has been told to end; as a controller that has much to do."""
+
+
+@pytest.mark.drill
+def test_an_answer_that_is_older_than_the_end_of_a_grace_is_asked_for_again(own_site) -> None:
+    """That there is time was true when Slurm said it: with PreemptMode=CANCEL nobody but the leader brings the run back."""
+    site = own_site(plan("cgroup"))
+    programs = site.folder / "before"
+    programs.mkdir()
+    (programs / "scontrol").write_text(LATE % (program("scontrol"), programs))
+    (programs / "scontrol").chmod(0o755)
+    site.give(programs)
+    config = warned.merged(stops.CASE.config(lead_s=60), {"waits": {"ask": "25s"}, "setup": f"PATH={programs}:$PATH"})
+    run = site.submit("a", **warned.merged(config, {"slurm": {"time": "30min", "mem": "1500MiB", "partition": "lowcancelgrace"}}))
+    run.until_trains(more=5)
+    stops.preempt(run, partition="high", node=LESSER["lowcancelgrace"][0], seconds=2)
+    run.until(lambda: run.orders(ev.GoOn))
+    (programs / "late").touch()
+    run.until(lambda: run.events(ev.Signalled))
+    said = len(run.events(ev.SlurmSaid))
+    run.until(lambda: len(run.events(ev.SlurmSaid)) > said)
+    assert not run.events(ev.SlurmSaid)[said].completing, run.story()
+    (programs / "late").unlink()
+    stops.until_back(run)
+    assert stops.verdicts(run)[-1].rule == "preempted"
 
 
 @pytest.mark.parametrize("proctrack", ["cgroup", pytest.param("linuxproc", marks=pytest.mark.drill)])
