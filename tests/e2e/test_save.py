@@ -56,6 +56,7 @@ def test_a_warning_is_a_save_on_every_rank_at_one_step_once_and_a_requeue(tmp_pa
         runs = {way: submit(site, way, way, slurm=slurm.get(way, {})) for way in ways}
         for run in runs.values():
             run.until_trains()
+        for run in runs.values():  # one that waited for the others would be warned, and save, in its next grant as well
             limit(run, LEFT_S)
         waiting = dict(runs)
 

@@ -29,8 +29,8 @@ def saver(site, name: str = "a", **config: object) -> Run:
 
 
 def steps(run: Run) -> list[int]:
-    """Where attempts began."""
-    return [event.step or 0 for event in run.events(ev.CheckpointPicked)]
+    """Where attempts began; a leader that takes over before the launch picks once more."""
+    return list({event.epoch: event.step or 0 for event in run.events(ev.CheckpointPicked)}.values())
 
 
 def saved(run: Run) -> list[int]:
