@@ -104,7 +104,9 @@ def goes_on(state: State, event: ev.SlurmSaid) -> bool:
 
 
 def _trains(state: State) -> bool:
-    return state.told_in is Stage.RUN and not state.over and not state.faults
+    """Or did, and one node was told later than the others: after those the nodes are asked anew what runs there (LAUNCH)."""
+    asked = state.told_in is Stage.LAUNCH and state.launched_t is None
+    return (state.told_in is Stage.RUN or asked) and not state.over and not state.faults
 
 
 def _asked_t(event: ev.SlurmSaid) -> float:

@@ -341,6 +341,24 @@ def test_a_signal_that_reaches_one_node_later_than_another_is_the_same_one() -> 
     assert {order.node for order in given(desk, ev.GoOn)} == set(NODES)
 
 
+def test_a_node_that_is_told_after_the_others_went_on_goes_on_as_well() -> None:
+    """On a slow node the signal is later than Slurm's answer: what trains is not given back at once, unsaved."""
+    desk = Desk().running().tell(*(ev.Progressed(node=node, epoch=ONE, phase="step", step=5, beats=5) for node in NODES))
+    desk.tell(ev.Terminated(node="n1"), GRACE)
+    assert desk.state.stage is Stage.LAUNCH
+    desk.tell(ev.Terminated(node="n2"), GRACE)
+    assert [order.node for order in given(desk, ev.GoOn)] == ["n1", "n2"]
+    desk.tell(*(ev.Launched(node=node, epoch=ONE, pid=1) for node in NODES))
+    assert (desk.state.stage, desk.state.verdict) == (Stage.RUN, None)
+    assert any(order.ask is ev.Ask.COUNT for order in given(desk, ev.AskRanks))
+
+
+def test_what_is_only_being_launched_is_given_back_at_once() -> None:
+    desk = Desk().prepared().tell(*(ev.Prepared(node=node, epoch=ONE, address="a", port=1) for node in NODES))
+    assert desk.state.stage is Stage.LAUNCH
+    assert "nothing trains here" in verdict(told(desk, leader=False).tell(GRACE)).reason
+
+
 def test_that_a_job_ran_before_it_was_told_to_end_proves_no_persons_signal() -> None:
     """An administrator requeues it, and the controller takes ten seconds for an answer."""
     desk = told()
