@@ -175,6 +175,11 @@ class Child:
             except OSError:
                 pass  # it is dead: poll finds out
 
+    def forgive(self, away_s: float) -> None:
+        """We were away for so long, and the guard may have been stopped as well."""
+        if self._deadline is not None:
+            self._deadline += away_s
+
     def poll(self, now: float) -> list[ChildEvent]:
         """What happened since the last call."""
         if self.over:

@@ -34,6 +34,8 @@ _OOM_SCORE_ADJ = b"500"  # the kernel's choice under memory pressure is a rank, 
 _NOT_STARTED = 127
 _OTHER_GUARDS_S = 10.0
 _RESCAN_S = 1.0
+_LATE_S = 1.0
+"""What comes later than that did not run meanwhile."""
 _TELL = 50
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
 """Slurm may signal every process of a step: what ends us is our supervisor's word or death."""
@@ -110,7 +112,9 @@ class Guard:
                 break
             rounds += 1
             self.hear()
+            before = self.clock.now()
             self._kill(left)
+            kill_from += self._away_s(before)
         return {
             "code": self.code,
             "left": [proctree.describe(proc) for proc in left[:_TELL]],
@@ -139,10 +143,17 @@ class Guard:
             if not asked:
                 self._send(new, (signal.SIGCONT, signal.SIGTERM))
             asked |= {(proc.pid, proc.start) for proc in new}
-            self._wait_for(awaited, min(deadline, self.clock.now() + _RESCAN_S))
+            before = self.clock.now()
+            self._wait_for(awaited, min(deadline, before + _RESCAN_S))
+            deadline += self._away_s(before)
             grace_s = self.hear()
             if grace_s is not None:
                 deadline = min(deadline, self.clock.now() + grace_s)
+
+    def _away_s(self, since: float) -> float:
+        """How long we were stopped, or the whole job suspended, in one wait: nobody has had that time."""
+        away_s = self.clock.now() - since - _RESCAN_S
+        return away_s if away_s > _LATE_S else 0.0
 
     def _kill(self, members: list[proctree.Proc]) -> None:
         self.killed |= {(proc.pid, proc.start) for proc in members}

@@ -93,6 +93,8 @@ class Hook:
     def forgive(self, away_s: float) -> None:
         """We were away for so long, and it may have been stopped as well."""
         self._limit_t += away_s
+        if self._child:
+            self._child.forgive(away_s)
 
     def close(self) -> None:
         """What still runs is ended by its guard."""

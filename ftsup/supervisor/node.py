@@ -166,6 +166,8 @@ class NodeSupervisor:
         if turn.away_s:
             self.link.forget_time(now)
             self.calls.forgive(turn.away_s)
+            if self.child:
+                self.child.forgive(turn.away_s)
             self._happen(nodestate.WasAway(t=now))
         orders = self.link.receive(now)
         for order in () if self.place.held else orders:  # they are for the one that has the ranks

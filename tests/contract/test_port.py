@@ -134,7 +134,8 @@ def test_start_now_ends_the_wait(rig):
     now = rig.until(job, pending)
     assert now.starts_in_s > 4
     rig.slurm.start_now(job)
-    assert rig.slurm.show(job).starts_in_s <= 3
+    now = rig.slurm.show(job)
+    assert running(now) or now.starts_in_s <= 3  # a look may come late
     rig.until(job, running)
 
 

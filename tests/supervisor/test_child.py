@@ -271,6 +271,34 @@ def test_signals_of_slurm_to_everybody_do_not_end_the_guard(attempt):
     assert one.until(child.Ended).code == -9
 
 
+def test_a_guard_that_was_away_as_we_were_is_not_blamed(attempt):
+    one = attempt("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)").up()
+    one.child.stop(grace_s=60, now=CLOCK.now())
+    one.child.forgive(3600.0)
+    assert one.child.poll(CLOCK.now() + 3600.0) == []
+    one.child.stop(grace_s=0, now=CLOCK.now())
+    assert one.until(child.Gone).left == ()
+
+
+SUSPENDED_S, SHORT_S = 3.5, 1.5
+
+
+def test_the_grace_does_not_pass_while_the_job_is_suspended(attempt):
+    """A rank that was in the middle of its save goes on with it."""
+    code = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: print('saves', flush=True))\nprint('up', flush=True)\n"
+    one = attempt(f"{code}signal.pause()\nfor _ in range(10):\n    time.sleep(0.05)  # part by part, as it would write\nsys.exit(3)").up()
+    one.child.stop(grace_s=SHORT_S, now=CLOCK.now())
+    wait_for(lambda: "saves" in one.out.read_text(), one.child)
+    everybody = (one.child.guard_pid, one.child.pid)
+    for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)
+    over_t = CLOCK.now() + SUSPENDED_S
+    wait_for(lambda: CLOCK.now() >= over_t)
+    for pid in everybody:
+        os.kill(pid, signal.SIGCONT)
+    assert one.until(child.Gone).code == 3
+
+
 def test_a_stopped_guard_is_woken(attempt):
     one = attempt("print('up', flush=True); import time; time.sleep(600)").up()
     os.kill(one.child.guard_pid, signal.SIGSTOP)

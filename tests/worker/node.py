@@ -57,12 +57,16 @@ class Node:
             beatfile.ask(file, beats=n, word=word, handlers=handlers)
 
     def save(self, *, handlers: bool) -> int:
-        """Both phases; N."""
-        n = max(beat.beats for beat in self.beats) + 5
-        self.say(Word.PROPOSED, n, handlers=handlers)
-        self.until(lambda beats: all(beat.ack == n for beat in beats))
-        self.say(Word.COMMIT, n, handlers=handlers)
-        return n
+        """Both phases; N. A node that was slow to ask, so that a rank had passed N, asks for a later one, as the leader does."""
+        for lead in (5, 20, 80, 320):
+            n = max(beat.beats for beat in self.beats) + lead
+            self.say(Word.PROPOSED, n, handlers=handlers)
+            self.until(lambda beats, n=n: all(beat.ack == n or beat.beats >= n for beat in beats))
+            if all(beat.ack == n for beat in self.beats):
+                self.say(Word.COMMIT, n, handlers=handlers)
+                return n
+            self.say(Word.ABORT, n, handlers=handlers)
+        pytest.fail(f"no rank agreed in time: {self.beats}")
 
     def said(self) -> list[str]:
         return [path.read_text() for path in sorted(self.out.glob("out.*"))]
