@@ -55,7 +55,7 @@ def test_ten_jobs_cancelled_at_seeded_moments_stay_cancelled(wide_site) -> None:
     runs = [wide_site.submit(f"r{number}", **SLEEPER) for number in range(JOBS)]
     waiting = [Moment(run, lines=round(number * LINES_A_GRANT / (JOBS - 1)), delay_s=dice.uniform(0, 1)) for number, run in enumerate(runs)]
     while waiting:
-        now = until(lambda: [moment for moment in waiting if moment.come()], what=waiting[0].run.story)
+        now = until(lambda: [moment for moment in waiting if moment.come()], within_s=200, what=waiting[0].run.story)  # a look asks a lot
         for moment in now:
             wide_site.slurm.cancel(moment.run.job)
             waiting.remove(moment)

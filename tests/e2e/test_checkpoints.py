@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 def test_damaged_late_and_unloadable_checkpoints_and_a_second_run(site) -> None:
-    run = submit(site, node_grace="60s")  # the node is stopped below, and not lost
+    run = submit(site)
     run.until_trains()
 
     # another run, alive, wants the same directory
@@ -60,16 +59,13 @@ def test_damaged_late_and_unloadable_checkpoints_and_a_second_run(site) -> None:
 
     # the node sees the checkpoint later than the leader
     chosen, there = len(picks(run)), newest.with_name(picks(run)[-1])
-    with contextlib.ExitStack() as node:
-        with stopped(keeper(run)):  # nothing is picked before the node stands still
-            run.rank(1).kill()
-            run.until_judged(5)
-            node.enter_context(stopped(run.supervisor("mock1")))
+    with stopped(run.clerk(run.supervisor("mock1"))):  # which looks for the node
+        run.rank(1).kill()
         run.until(lambda: len(picks(run)) > chosen)
         there.rename(there.with_name("away"))
     assert picks(run)[-1] == there.name
     time.sleep(1.5)
-    assert not any(event.epoch == Epoch(1, 6) for event in run.events(ev.Launched))
+    assert not any(event.epoch == Epoch(1, 6) for event in run.events(ev.Prepared))
     there.with_name("away").rename(there)
     run.until_trains(epoch=Epoch(1, 6))
     assert len(run.incidents()) == 5
