@@ -60,7 +60,7 @@ class Hangs:
         self.number += 1
         incident = self.run.until_judged(self.number)
         stalled = [event for event in self.run.events(ev.Stalled) if event.epoch == incident.epoch]
-        for fault in (fault for event in stalled for fault in event.faults):
+        for fault in {fault.rank: fault for event in reversed(stalled) for fault in event.faults}.values():  # told again when others join
             assert fault.limit_s <= fault.quiet_s <= fault.limit_s + 1.5 * TICK_S + SLACK_S, self.run.story()
         hang = Hang(incident.root, {fault.rank: fault for fault in incident.faults}, incident.verdict)
         began = self.run.work / "control" / f"hung.{rank}"
