@@ -17,6 +17,8 @@ from ftsup.supervisor import proctree
 
 PATIENCE_S = 5.0
 """A predecessor that is just ending may need so long."""
+_LOOK_S, _LATE_S = 0.1, 1.0
+"""How often to look, and how late a look may be: later, we were stopped, and with the whole job our predecessor as well."""
 
 
 class NodeLock:
@@ -33,9 +35,12 @@ class NodeLock:
             holder = self._holder()
             if holder is not None and (holder.state == "T" or self._sign() != sign):
                 return holder.pid
-            if clock.now() >= end_t and holder is not None:
+            looked_t = clock.now()
+            if looked_t >= end_t and holder is not None:
                 self._end(holder)
-            select.select([], [], [], 0.1)
+            select.select([], [], [], _LOOK_S)
+            away_s = clock.now() - looked_t - _LOOK_S
+            end_t += away_s if away_s > _LATE_S else 0.0
         os.ftruncate(self._fd, 0)
         me = proctree.read(os.getpid())
         os.pwrite(self._fd, f"{os.getpid()} {me.start if me else 0}\n".encode(), 0)

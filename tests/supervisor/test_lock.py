@@ -40,6 +40,20 @@ class Late:
         return now
 
 
+class Suspended:
+    """An hour passes in its third look, for it and for the holder, who hears the leader as soon as both go on."""
+
+    def __init__(self, holder) -> None:
+        self.holder, self.looks = holder, 0
+
+    def now(self) -> float:
+        self.looks += 1
+        if self.looks == 3:
+            self.holder.stdin.write("\n")
+            self.holder.stdin.flush()
+        return self.looks / 100 + (3600.0 if self.looks >= 3 else 0.0)
+
+
 @pytest.fixture
 def holder(tmp_path):
     process = subprocess.Popen(
@@ -80,6 +94,11 @@ def test_a_predecessor_that_hears_its_leader_is_left_alone(tmp_path, holder) -> 
         holder.stdin.flush()
         successor.join(0.05)
     assert answers == [holder.pid]
+    assert holder.poll() is None
+
+
+def test_a_predecessor_that_was_suspended_as_we_were_has_its_time_afterwards(tmp_path, holder) -> None:
+    assert NodeLock(tmp_path / "node.lock").take(Suspended(holder)) == holder.pid
     assert holder.poll() is None
 
 
