@@ -360,6 +360,7 @@ def test_progress_is_dropped_first_when_the_leader_is_away_for_long(table):
     assert table.events(Progressed)[-1].step == wire.KEEP + 9
 
 
+@pytest.mark.timeout(180)  # the work of some seconds, on a machine where others work
 def test_two_hundred_nodes(table):
     leader = table.lead()
     for number in range(200):
