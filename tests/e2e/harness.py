@@ -314,6 +314,15 @@ class Run:
         found: ev.Epoch = self.until(there)
         return found
 
+    def until_past(self, fault: ev.Fault) -> None:
+        """All ranks are past its step: what breaks now is not the same fault again, at which ftsup would look for other nodes."""
+
+        def past() -> bool:
+            steps = [sight.step for sight in self.sights().values()]
+            return len(steps) > 0 and all(step is not None and step > (fault.step or 0) for step in steps)
+
+        self.until(past)
+
     def until_heard(self, *, epoch: ev.Epoch | None = None) -> ev.Epoch:
         """The same, and the leader knows it: at a wish that comes sooner nothing is saved."""
         found = self.until_trains(epoch=epoch)

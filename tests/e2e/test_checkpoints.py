@@ -47,6 +47,7 @@ def test_damaged_late_and_unloadable_checkpoints_and_a_second_run(site) -> None:
     go_on(run)
     newest = hold(run)
     (run.work / "control" / "unloadable").write_text(newest.name)
+    run.until_past(run.incidents()[0].root)
     run.rank(0).kill()
     for number in (2, 3, 4):
         run.until(lambda number=number: len(run.incidents()) >= number)  # nobody waits for us to look at each

@@ -46,6 +46,7 @@ def test_run_directory_is_read_only_and_full_for_a_while(site, small_disk) -> No
         run.rank(1).kill()
         incident = run.until_judged(1)
         run.until_trains(epoch=ev.Epoch(1, 2))
+    run.until_past(incident.root)
     assert (incident.root.how, incident.root.rank) == (How.SIGNAL, 1)
     run.until(mirrored)
     with full(small_disk):

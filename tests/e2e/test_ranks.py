@@ -53,6 +53,7 @@ def test_ranks_that_die_hang_or_stop_are_restarted_in_place(site) -> None:
         assert incident.verdict.kind is VerdictKind.RESTART, run.story()
         found.append(incident.root)
         run.until_trains(epoch=type(epoch)(1, number + 1), more=6)
+        run.until_past(incident.root)
     assert [(root.how, root.rank) for root in found] == [
         (How.SIGNAL, 1),
         (How.EXIT, 0),
