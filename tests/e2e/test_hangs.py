@@ -29,6 +29,7 @@ def submit(site, **config):
         "resume_args": ["{path}"],
         "checkpoint": {"dir": "ckpt", "pattern": "step*.pt"},
         "workers_per_node": 3,
+        "slurm": {"time": "30min"},
         "hang": HANG,
         "policy": {"back_off": "0s", "same_node": 99},
         "env": {"OMP_NUM_THREADS": "1"},
@@ -165,7 +166,7 @@ def test_a_stuck_exit_is_ended_and_training_is_finished(site, word: str) -> None
 @pytest.mark.drill
 def test_two_nodes_of_two_ranks(site) -> None:
     """The rank is on the second node; the first node's ranks are told to be waiting."""
-    hangs = Hangs(site, workers_per_node=2, slurm={"nodes": 2, "time": "9min"})
+    hangs = Hangs(site, workers_per_node=2, slurm={"nodes": 2, "time": "30min"})
     for word in ("forward", "loader", "kernel"):
         found = hangs.strike(3, word)
         assert found.root.node == "mock2"
