@@ -15,6 +15,9 @@ from tests.realslurm import cluster
 hypothesis.settings.register_profile("ftsup", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("ftsup")
 
+TORCH_S = 180
+"""To import it takes seconds, and a minute where many do so at once; of a module that shares its samples all would fail."""
+
 
 def pytest_configure() -> None:
     """The suite may itself be run inside a Slurm job, in a shell that `ftsup mock env` prepared, or behind a script's `&`."""
@@ -25,6 +28,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("torch") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TORCH_S))
     if why_not := cluster.why_not("linuxproc"):
         for item in items:
             if item.get_closest_marker("realslurm"):

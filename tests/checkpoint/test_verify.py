@@ -21,6 +21,8 @@ from ftsup.checkpoint.verify import glance, verify
 from ftsup.errors import Damaged
 from tests.checkpoint.folders import flip, save, saved, sealed
 
+pytestmark = [pytest.mark.torch]
+
 KINDS = ["zip.pt", "legacy.pt", "dcp", "dcp-safetensors", "model.safetensors", "sharded", "any"]
 
 

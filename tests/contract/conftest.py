@@ -19,6 +19,8 @@ from tests.realslurm.fixtures import real_cgroup_cluster, real_cluster
 __all__ = ["real_cgroup_cluster", "real_cluster"]
 
 LAST = "test_limits.py"
+WAITS_S = 150
+"""For a whole test, which waits for several things, each with a limit of its own; on a crowded machine a command takes seconds."""
 REAL = pytest.param("real", marks=[pytest.mark.realslurm, pytest.mark.e2e])
 REAL_CGROUP = pytest.param("real-cgroup", marks=[pytest.mark.realslurm, pytest.mark.e2e])
 PYSLURM = pytest.param("pyslurm", marks=[pytest.mark.realslurm, pytest.mark.e2e])
@@ -96,6 +98,9 @@ def mock_cgroup_limits_cluster(tmp_path_factory):
 def pytest_collection_modifyitems(items):
     """Time limits last a minute and more: their jobs begin with the first test, and their tests come last."""
     items.sort(key=lambda item: item.path.name == LAST)
+    for item in items:
+        if item.path.parent == Path(__file__).parent and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(WAITS_S))
 
 
 class Limits:
