@@ -16,6 +16,8 @@ from ftsup.errors import Damaged
 from ftsup.events import Epoch
 from tests.checkpoint.folders import contents, flip, save, saved, sealed, tear
 
+pytestmark = [pytest.mark.torch]  # its files are torch.save's
+
 
 def pick(folder, **ask):
     return pick_from(RealDisk(), folder, Ask(**ask))

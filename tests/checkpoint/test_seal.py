@@ -18,6 +18,8 @@ from ftsup.events import Epoch
 from tests.checkpoint.disks import DENIED, FULL, QUOTA, READ_ONLY, SICK, BrokenDisk, fails
 from tests.checkpoint.folders import save, sealed, tear, torch_bytes
 
+pytestmark = [pytest.mark.torch]  # its files are torch.save's
+
 
 def names_of(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))

@@ -27,6 +27,8 @@ from tests.checkpoint.disks import WRITES, BrokenDisk, fails
 from tests.checkpoint.folders import flip, saved, sealed, tear
 from tests.cli.checkpointing import Desk, rewrite, rot
 
+pytestmark = [pytest.mark.torch]  # its files are torch.save's
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -27,6 +27,8 @@ from tests.checkpoint.disks import fails
 from tests.checkpoint.folders import contents, saved, tear
 from tests.cli.checkpointing import Desk, rot
 
+pytestmark = [pytest.mark.torch]  # its files are torch.save's
+
 ROOT = Path(__file__).parents[2]
 RUN = "runs/one/20260102-030405-0001"
 
