@@ -391,7 +391,9 @@ def _slurm_failed(state: State, event: ev.SlurmFailed, rules: Rules) -> Change:
 
 def _signalled(state: State, event: ev.Signalled, rules: Rules) -> Change:
     """TERM at the leader: our own requeue, or somebody else's wish."""
-    return requeue.told(replace(state, signalled=True)) if state.stage is Stage.REQUEUE else told.signalled(state, event, rules)
+    if state.stage is Stage.REQUEUE:
+        return requeue.told(replace(state, signalled=True, told_t=event.t))
+    return told.signalled(state, event, rules)
 
 
 HANDLERS: dict[type, Callable[[State, Any, Rules], Change]] = {

@@ -1,12 +1,12 @@
 """What the leader asks of Slurm: one question of a kind at a time, each in a child with a deadline, and what the answers are as events.
 
-A Slurm that does not answer is told once, until it does. What is decided from the answers is `policy.machine`'s.
+Where we are told to end meanwhile, the answer on its way is of before: one more is asked beside it, since KillWait runs. A Slurm that
+does not answer is told once, until it does. What is decided from the answers is `policy.machine`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ from ftsup.supervisor.papers import Grant, Papers
 
 SLURM_S = 30.0
 """The deadline of one call to Slurm; the call has shorter ones inside."""
+TIMELY = frozenset({"show", "requeue"})
+"""What has another answer once we are told to end."""
+AT_ONCE = 2
 SLURM = "slurm"
 """The kind of the trouble when Slurm does not answer."""
 
@@ -55,8 +58,10 @@ class LeaderSlurm:
         self.unkillable_s: float | None = None
         self.silence = ""
         """Why Slurm did not answer the last question."""
-        self._asking: set[str] = set()
-        """Questions that have no answer yet: none is asked twice at once."""
+        self._asking: dict[str, list[float]] = {}
+        """Questions that have no answer yet, and when they were asked."""
+        self._shown_t = 0.0
+        """When the newest look at our job was asked for that has been answered."""
         self._unanswered = False
         """Slurm did not answer the last question, and that was told."""
 
@@ -76,7 +81,13 @@ class LeaderSlurm:
         return []
 
     def _show(self, now: float) -> None:
-        self._ask("show", now, partial(self._said, asked_t=now), job_id=self.grant.job)
+        def said(job: Job) -> list[LeaderEvent]:
+            if now < self._shown_t:  # what was asked later was answered sooner
+                return []
+            self._shown_t = now
+            return self._said(job, asked_t=now)
+
+        self._ask("show", now, said, job_id=self.grant.job)
 
     def _unfit(self, found: ev.SlurmSaid) -> None:
         def said(nodes: list[Node]) -> list[LeaderEvent]:
@@ -145,11 +156,13 @@ class LeaderSlurm:
         **args: object,
     ) -> None:
         """One question, or one request; `then` makes events of the answer, and `otherwise` stands in for one that does not come."""
-        if op in self._asking:
+        asking = self._asking.setdefault(op, [])
+        before = op in TIMELY and self.state().told_t > max(asking, default=now)
+        if asking and not (before and len(asking) < AT_ONCE):
             return  # that answer is for both: a controller that hangs must not find a crowd when it goes on
 
         def done(done: proc.Done) -> list[LeaderEvent]:
-            self._asking.discard(op)
+            asking.remove(now)
             try:
                 found = then(call.decode(done.out))
             except SlurmError as error:
@@ -161,7 +174,7 @@ class LeaderSlurm:
                 return [ev.SlurmFailed(op=op, kind=type(error).__name__, why=why), *told]
             return [*found, *self._answered()]
 
-        self._asking.add(op)
+        asking.append(now)
         self.calls.start(call.argv(op, **args), now=now, limit_s=limit_s, then=done, env=self.grant.environ, cwd=self.cwd)
 
     def _silence(self, why: str) -> list[LeaderEvent]:

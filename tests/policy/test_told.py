@@ -353,6 +353,13 @@ def test_a_node_that_is_told_after_the_others_went_on_goes_on_as_well() -> None:
     assert any(order.ask is ev.Ask.COUNT for order in given(desk, ev.AskRanks))
 
 
+def test_what_was_asked_before_a_signal_is_of_before_also_while_we_wait_for_our_requeue() -> None:
+    desk = before(Stage.CLOSE).tell(DONE)
+    assert desk.state.stage is Stage.REQUEUE
+    desk.tell(ev.Signalled(signal=SCRIPT))
+    assert (desk.state.told_t, desk.kinds()) == (desk.t, ["AskSlurm"])
+
+
 def test_what_is_only_being_launched_is_given_back_at_once() -> None:
     desk = Desk().prepared().tell(*(ev.Prepared(node=node, epoch=ONE, address="a", port=1) for node in NODES))
     assert desk.state.stage is Stage.LAUNCH
