@@ -90,7 +90,7 @@ def choose(seed: int, *, steps: int, ranks: int, kinds: Collection[Kind] = KINDS
     sleep = Strike(kind=Kind.SLEEP, rank=dice.randrange(ranks), step=within(0.13, 0.18))
     kill = Strike(kind=Kind.KILL, rank=dice.randrange(ranks), step=within(0.30, 0.36))
     flip = Strike(kind=Kind.FLIP, step=kill.step, place=dice.random())
-    leader = Strike(kind=Kind.LEADER, step=within(0.50, 0.56))
-    warning = Strike(kind=Kind.WARNING, step=within(0.68, 0.74))
+    leader = Strike(kind=Kind.LEADER, step=within(0.478, 0.525))
+    warning = Strike(kind=Kind.WARNING, step=within(0.645, 0.70))  # slow machines make twenty steps until the job ends
     wanted = {*kinds, *([Kind.KILL] if Kind.FLIP in kinds else [])}
     return tuple(strike for strike in (sleep, kill, flip, leader, warning) if strike.kind in wanted)
