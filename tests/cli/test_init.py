@@ -291,7 +291,6 @@ def test_a_script_without_torch_is_told_how_it_is_watched(world):
 @pytest.mark.parametrize(
     "names, pattern", [(["step-1.pt", "step-20.pt", "best.pt"], "step-*.pt"), (["epoch=1-step=5.ckpt"], "epoch=*-step=*.ckpt")]
 )
-@pytest.mark.torch
 def test_checkpoints_that_lie_there_say_their_pattern(world, names, pattern):
     import torch  # noqa: PLC0415 - a second
 
