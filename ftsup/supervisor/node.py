@@ -13,7 +13,6 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +26,23 @@ from ftsup.config import Config, Launch
 from ftsup.errors import SlurmError
 from ftsup.events import Fault, How
 from ftsup.incident.collect import Job as Evidence
-from ftsup.monitors import exits, faults, heartbeat, procs
+from ftsup.monitors import exits
 from ftsup.policy import node as machine
 from ftsup.policy import nodestate, votes
 from ftsup.policy.nodestate import Happening, Stage, State
-from ftsup.policy.watch import step_of
-from ftsup.ports import Clock, Job, JobState, Node, NodeState
+from ftsup.ports import Clock
 from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.supervisor import child as children
 from ftsup.supervisor import launch, rankenv
+from ftsup.supervisor.alone import SLURM_S, Alone
+from ftsup.supervisor.attempt import Attempt
 from ftsup.supervisor.clerk import Clerk, ClerkFailed, nothing
 from ftsup.supervisor.keys import read_keys
 from ftsup.supervisor.link import own_addresses
 from ftsup.supervisor.lock import NodeLock
 from ftsup.supervisor.loop import Calls, Loop, Signals, Turn, soonest
-from ftsup.supervisor.nodelink import RETRY_S, NodeLink
-from ftsup.supervisor.reports import Reports
-from ftsup.supervisor.wire import Counter
-from ftsup.worker import beatfile
+from ftsup.supervisor.nodelink import NodeLink
 
 LEAVE_S = 5.0
 """The most that leaving waits for the leader to take the last events, and for the last output to reach the run directory."""
@@ -55,20 +52,12 @@ LOGS_S = 1.0
 SEE_S = 1.0
 """Between two looks at files that are not there yet."""
 SOON_S = 0.2
-SLURM_S = 30.0
 UNSURE = (
     "the guard of the attempt was killed. Its processes are gone, but for those that cleared their environment, if there are any: "
     "nothing but a cgroup would find them"
 )
 PROOF = "gone.json"
 """In an attempt's folder: its guard lived to the end, and ended all of it."""
-ERR_CAP = 256 * 1024
-WORDS = {
-    ev.Ask.COUNT: beatfile.Word.ABORT,
-    ev.Ask.PROPOSE: beatfile.Word.PROPOSED,
-    ev.Ask.COMMIT: beatfile.Word.COMMIT,
-    ev.Ask.ABORT: beatfile.Word.ABORT,
-}
 ENDINGS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -103,14 +92,8 @@ class NodeSupervisor:
         self.child: children.Child | None = None
         self.meeting: socket.socket | None = None
         """Holds the port of the attempt's meeting for torchrun."""
-        self.order: ev.Launch | None = None
-        self.pidfds: dict[int, int] = {}
-        """Rank -> handle on its process."""
-        self.told: set[int] = set()
-        """Ranks whose end was told."""
-        self.reports: Reports | None = None
-        self.vanished: dict[int, faults.Unsaid] = {}
-        """Ranks that are gone without a word."""
+        self.attempt: Attempt | None = None
+        """The newest."""
         self.env: dict[str, str] = dict(place.environ)
         self.left: tuple[str, ...] = ()
         """What a predecessor left behind, and cannot be killed."""
@@ -127,8 +110,17 @@ class NodeSupervisor:
         self.logs_t = now
         """When it is time for the next of them."""
         self.logs_busy = False
-        self.asked_t = self.seek_t = now
-        self.alone_t: float | None = None
+        self.alone = Alone(
+            job=place.job,
+            leader=run.leader,
+            environ=place.environ,
+            cwd=local.root,
+            link=self.link,
+            calls=self.calls,
+            clerk=self.clerk,
+            clock=clock,
+            rules=self.rules,
+        )
         self.leave_t: float | None = None
         self.ending = False
         """Slurm, or whoever, told us to end."""
@@ -141,11 +133,13 @@ class NodeSupervisor:
 
     def _sources(self) -> list[zmq.Socket[bytes] | int]:
         child = self.child.fds() if self.child else []
-        return [*self.link.sockets(), *self.calls.sources(), *self.clerk.sources(), *child, *self.pidfds.values(), self.signals.fileno()]
+        ranks = self.attempt.fds() if self.attempt else []
+        return [*self.link.sockets(), *self.calls.sources(), *self.clerk.sources(), *child, *ranks, self.signals.fileno()]
 
     def _until(self) -> float | None:
         child_t = self.child.due_at() if self.child else None
-        look_t = self._look_t() if self._looks() else None  # whatever else wakes us meanwhile
+        attempt = self._running()
+        look_t = self._look_t(attempt) if attempt else None  # whatever else wakes us meanwhile
         return soonest(
             self.calls.deadline_t(),
             self.clerk.deadline_t(),
@@ -153,13 +147,13 @@ class NodeSupervisor:
             look_t,
             self._glance_t(),
             self.leave_t,
-            self.alone_t,
+            self.alone.due_at(),
             self.see_t,
             machine.told_until_t(self.state, self.rules),
         )
 
-    def _look_t(self) -> float:
-        return self.looked_t + (SOON_S if self.vanished else self.config.waits.tick_s)
+    def _look_t(self, attempt: Attempt) -> float:
+        return self.looked_t + (SOON_S if attempt.vanished else self.config.waits.tick_s)
 
     def _turn(self, turn: Turn) -> None:
         now = turn.now
@@ -192,7 +186,8 @@ class NodeSupervisor:
         if notes:
             self.link.report(notes, now)
         if self.link.asked:
-            self.link.answer(self._counters(), now)
+            attempt = self._running()
+            self.link.answer(attempt.counters() if attempt else [], now)
 
     def _happen(self, happening: Happening) -> None:
         self.state, acts = machine.step(self.state, happening, self.rules)
@@ -202,156 +197,72 @@ class NodeSupervisor:
 
     # Sensing --------------------------------------------------------------------------------------------------------------
 
-    def _looks(self) -> bool:
-        return self.order is not None and self.state.stage is Stage.RUNNING
+    def _running(self) -> Attempt | None:
+        return self.attempt if self.state.stage is Stage.RUNNING else None
 
     def _look(self, now: float) -> None:
         """Once a tick, or at once when a rank has died: beats, processes, exit records."""
-        if not self._looks():
+        attempt = self._running()
+        if attempt is None:
             return
-        died = any(_readable(fd) for fd in self.pidfds.values())
-        if not died and now < self._look_t():
+        died = attempt.died()
+        if not died and now < self._look_t(attempt):
             return
-        quiet_s, self.looked_t = min(now - self.looked_t, self.config.waits.tick_s), now  # more: we were away, and torchrun perhaps too
-        beats = self._beats()
-        seen = heartbeat.sights(beats, out=self._out())
-        self._hold(seen)
-        records = exits.records(beats)
-        silent = {rank for rank, sight in seen.items() if self._gone(sight)} - records.keys() - self.told
-        err = self._torchrun_said() if silent else ""
-        ended = faults.ends(records, exits.rank_exits(err), node=self.place.node, ranks=self.state.ranks)
-        self.vanished = self._unsaid(silent - {fault.rank for fault in ended}, quiet_s)
-        closed = exits.closed(err)
-        failed = {rank for rank in self.vanished if closed and seen[rank].pid not in closed}  # the others need up to 30 s to end
-        hows = {rank: How.SIGNAL if rank in failed else one.how() for rank, one in self.vanished.items()}
-        unsaid = [
-            Fault(how=how, node=self.place.node, rank=rank, code=0 if how is How.RETURNED else None) for rank, how in hows.items() if how
-        ]
-        new = tuple(fault for fault in (*ended, *unsaid) if fault.rank not in self.told)
-        self.told |= {fault.rank for fault in new if fault.rank is not None}
-        self._happen(nodestate.Looked(t=now, sights=seen if self.rules.watched else self._command()))
-        self._hear(now, final=died or bool(silent))
-        if new:
+        since_s, self.looked_t = min(now - self.looked_t, self.config.waits.tick_s), now  # more: we were away, and torchrun perhaps too
+        seen = attempt.look(since_s)
+        self._happen(nodestate.Looked(t=now, sights=seen.sights if self.rules.watched else attempt.command()))
+        self._hear(attempt, now, final=died or seen.silent)
+        if seen.ended:
             self._glance(now, died=True)
-            self._happen(nodestate.RanksEnded(t=now, faults=self._explained(new)))
-
-    def _command(self) -> dict[int, heartbeat.RankSight]:
-        """`launch: command` has no ranks that we know."""
-        process = procs.look(self.child.pid) if self.child and self.child.pid else None
-        return {0: heartbeat.command(process, out=self._out())} if process else {}
+            self._happen(nodestate.RanksEnded(t=now, faults=attempt.explained(seen.ended)))
 
     def _glance_t(self) -> float | None:
-        soon_s = votes.look_s(self.state.save) if self._looks() else None
+        soon_s = votes.look_s(self.state.save) if self._running() else None
         return None if soon_s is None else self.glanced_t + soon_s
 
     def _glance(self, now: float, *, died: bool = False) -> None:
         """While a save is open: the beats alone, often, and once more when a rank has died: what it took up is known before its end."""
         due_t = self._glance_t()
-        if due_t is None or (now < due_t and not died):
+        if self.attempt is None or due_t is None or (now < due_t and not died):
             return
         self.glanced_t = now
-        found = {rank: beatfile.read(path) for rank, path in heartbeat.beat_files(self._beats()).items()}
-        self._happen(nodestate.Glanced(t=now, beats={rank: beat for rank, beat in found.items() if beat is not None}))
+        self._happen(nodestate.Glanced(t=now, beats=self.attempt.read_beats()))
 
-    def _hear(self, now: float, *, final: bool) -> None:
-        """What logs and error files newly say; `final`: somebody who wrote there has ended."""
-        found = self.reports.look(now, final=final) if self.reports else ()
-        if found:
+    def _hear(self, attempt: Attempt, now: float, *, final: bool) -> None:
+        if found := attempt.hear(now, final=final):
             self._happen(nodestate.Heard(t=now, reports=found))
 
-    def _explained(self, ends: tuple[Fault, ...]) -> tuple[Fault, ...]:
-        return self.reports.explain(ends) if self.reports else ends
-
-    def _gone(self, sight: heartbeat.RankSight) -> bool:
-        return sight.process is procs.State.GONE
-
-    def _unsaid(self, ranks: AbstractSet[int], quiet_s: float) -> dict[int, faults.Unsaid]:
-        """Those who are gone without a word, and of whom torchrun, which could know, has said nothing up to now either."""
-        process = procs.look(self.child.pid) if ranks and self.child and self.child.pid else None
-        torchrun = process.state if process else procs.State.GONE
-        known = self.vanished
-        return {rank: known[rank].later(quiet_s, torchrun=torchrun) if rank in known else faults.Unsaid() for rank in ranks}
-
-    def _hold(self, seen: dict[int, heartbeat.RankSight]) -> None:
-        """A handle on each rank: its death wakes the loop."""
-        for rank, sight in seen.items():
-            if rank not in self.pidfds and sight.pid and not self._gone(sight) and rank not in self.told:
-                with contextlib.suppress(OSError):
-                    self.pidfds[rank] = os.pidfd_open(sight.pid)
-        for rank in [rank for rank, fd in self.pidfds.items() if rank in self.told or _readable(fd)]:
-            os.close(self.pidfds.pop(rank))
-
     def _hear_child(self, now: float) -> None:
-        if self.child is None:
+        if self.child is None or self.attempt is None:
             return
         for event in self.child.poll(now):
             if isinstance(event, children.Started):
-                self._happen(nodestate.Started(t=now, pid=event.pid, ranks=self._ranks()))
+                self.attempt.torchrun = event.pid
+                self._happen(nodestate.Started(t=now, pid=event.pid, ranks=self.attempt.ranks))
             elif isinstance(event, children.Ended):
-                self._child_ended(event.code, now)
+                self._child_ended(self.attempt, event.code, now)
             else:
-                self._child_gone(event, now)
+                self._child_gone(self.attempt, event, now)
 
-    def _child_ended(self, code: int, now: float) -> None:
-        err = self._torchrun_said()
-        beats = self._beats()
-        ended = faults.ends(exits.records(beats), exits.rank_exits(err), node=self.place.node, ranks=self.state.ranks)
-        if code != 0 and exits.port_taken(err):
-            ended = (Fault(how=How.PORT, node=self.place.node, code=code),)
-        elif code != 0 and not ended:
-            fault = launch.start_fault(self.place.node, code, err)
-            ended = (fault,) if fault else ()
+    def _child_ended(self, attempt: Attempt, code: int, now: float) -> None:
+        ended, killed = attempt.ended(code), attempt.killed(code)
         name = exits.signal_name(-code) if code < 0 else ""
-        killed = self.reports.killed() if self.reports and code == -signal.SIGKILL else ""
-        self._hear(now, final=True)
-        self._happen(nodestate.ChildEnded(t=now, code=code, signal=name, killed=killed, ended=self._explained(ended)))
+        self._hear(attempt, now, final=True)
+        self._happen(nodestate.ChildEnded(t=now, code=code, signal=name, killed=killed, ended=attempt.explained(ended)))
 
-    def _child_gone(self, gone: children.Gone, now: float) -> None:
+    def _child_gone(self, attempt: Attempt, gone: children.Gone, now: float) -> None:
         self.child = None
         self._let_port_go()
-        for fd in self.pidfds.values():
-            os.close(fd)
-        self.pidfds = {}
+        attempt.close()
         self.logs_t = now
         self._say_unsure(gone, now)
-        self._happen(nodestate.Gone(t=now, left=gone.left, took_s=gone.took_s, step=self._reached()))
+        self._happen(nodestate.Gone(t=now, left=gone.left, took_s=gone.took_s, step=attempt.reached()))
         if not gone.left:
-            children.clean([self._beats()])
+            children.clean([attempt.beats])
 
     def _say_unsure(self, gone: children.Gone, now: float) -> None:
         if gone.unsure:
             self.link.report([ev.Noted(node=self.place.node, text=UNSURE)], now)
-
-    def _reached(self) -> int | None:
-        """The step that all ranks of the node had done at the end."""
-        base = self.order.base_step if self.order else None
-        steps = [step_of(sight.beat, base) for sight in heartbeat.sights(self._beats()).values() if sight.pid]
-        known = [step for step in steps if step is not None]
-        return min(known) if known and len(known) == len(steps) else None
-
-    def _torchrun_said(self) -> str:
-        """The end of its error output."""
-        try:
-            with (self._out() / "torchrun.err").open("rb") as file:
-                file.seek(max(os.fstat(file.fileno()).st_size - ERR_CAP, 0))
-                return file.read(ERR_CAP).decode(errors="replace")
-        except OSError:
-            return ""
-
-    def _counters(self) -> list[Counter]:
-        if not self._looks():
-            return []
-        return [
-            Counter(
-                rank=rank,
-                step=-1 if sight.step is None else sight.step,
-                beats=sight.beats,
-                activity=sight.activity,
-                phase=sight.phase.name.lower(),
-                asks=bool(sight.beat.flags & beatfile.Flag.ASKS),
-            )
-            for rank, sight in heartbeat.sights(self._beats()).items()
-        ]
 
     # Places ---------------------------------------------------------------------------------------------------------------
 
@@ -360,9 +271,6 @@ class NodeSupervisor:
 
     def _out(self) -> Path:
         return self.local.out(str(self.state.epoch))
-
-    def _ranks(self) -> tuple[int, ...]:
-        return launch.rank_numbers(self.order, self.config.workers) if self.order else ()
 
     # Acting ---------------------------------------------------------------------------------------------------------------
 
@@ -441,14 +349,15 @@ class NodeSupervisor:
             self.meeting = None
 
     def _start_child(self, act: nodestate.StartChild, now: float) -> None:
-        self.order, self.told, self.vanished, self.looked_t = act.order, set(), {}, now
+        self.looked_t = now
         self.logs.append(str(act.order.epoch))
         at = {"worker": self.run_dir.worker, "beats": self._beats(), "out": self._out()}
+        ranks = launch.rank_numbers(act.order, self.config.workers)
+        self.attempt = Attempt(act.order, node=self.place.node, ranks=ranks, beats=at["beats"], out=at["out"])
         env = rankenv.environment(self.env, self.config, act.order, own=self.place.env, at=at)
         try:
             rankenv.forget_locks(self.local.cache)
-            launch.make_places(at["beats"], at["out"], self._ranks() if self.rules.watched else ())
-            self.reports = Reports(at["out"], node=self.place.node, ranks=self._ranks())
+            launch.make_places(at["beats"], at["out"], ranks if self.rules.watched else ())
             spec = children.Spec(
                 argv=launch.argv(self.config, act.order, python=self.config.python or sys.executable, at=at),
                 env=env,
@@ -467,11 +376,8 @@ class NodeSupervisor:
             self._happen(nodestate.NotStarted(t=now, fault=fault))
 
     def _tell_ranks(self, act: nodestate.TellRanks, _now: float) -> None:
-        """A rank whose file is gone has no need of the word."""
-        order = act.order
-        for path in heartbeat.beat_files(self._beats()).values():
-            with contextlib.suppress(OSError):
-                beatfile.ask(path, beats=order.beats, word=WORDS[order.ask], handlers=order.handlers)
+        if self.attempt is not None:
+            self.attempt.ask(act.order)
 
     def _forward_warning(self, _act: nodestate.ForwardWarning, now: float) -> None:
         """Under linuxproc Slurm has sent it to every process itself: a second one would come in the middle of the save."""
@@ -481,10 +387,8 @@ class NodeSupervisor:
             with contextlib.suppress(SlurmError):
                 if "linuxproc" in call.decode(done.out).get("ProctrackType", ""):
                     return []
-            for sight in heartbeat.sights(self._beats()).values():
-                process = procs.look(sight.pid) if sight.pid else None
-                if process is not None and process.started == sight.started and procs.catches(sight.pid, number):
-                    procs.strike(process, number)
+            if self.attempt is not None:
+                self.attempt.pass_on(number)
             return []
 
         self.calls.start(call.argv("config"), now=now, limit_s=SLURM_S, then=said, env=self.place.environ, cwd=self.local.root)
@@ -515,13 +419,8 @@ class NodeSupervisor:
             self.child.stop(grace_s=act.grace_s, now=now, linger=self._owes(), kill_limit_s=kill_limit_s)
 
     def _owes(self) -> bool:
-        """Whether what we started has something left to do or to tell when its ranks are gone; torchrun only how a rank vanished."""
-        if self.config.launch is not Launch.TORCHRUN:
-            return True
-        beats, err = self._beats(), self._torchrun_said()
-        records = exits.records(beats)
-        gone = {sight.pid for rank, sight in heartbeat.sights(beats).items() if self._gone(sight) and rank not in records}
-        return not gone <= exits.closed(err) | {one.pid for one in exits.rank_exits(err)}
+        """Whether what we started has something left to do or to tell when its ranks are gone."""
+        return self.config.launch is not Launch.TORCHRUN or self.attempt is None or self.attempt.owes()
 
     def _exit(self, _act: nodestate.Exit, now: float) -> None:
         """What is ours in node-local memory goes first: KillWait may be over before a disk that hangs has let us go."""
@@ -534,56 +433,14 @@ class NodeSupervisor:
     def _lonely(self, now: float) -> None:
         if self.link.quiet_s(now) < self.rules.node_grace_s and not self.place.held:
             self.lock.show_life()
-        self._seek(now)
-        if self.alone_t is not None and self.link.quiet_s(now) < self.rules.lead_grace_s:
-            self.alone_t = None  # a leader is there again, and decides
-        if self.alone_t is not None and now >= self.alone_t:
-            self.alone_t = None
-            self._slurm("requeue", now, lambda _: [], job_id=self.place.job)
-        if self.link.quiet_s(now) >= self.rules.lead_grace_s and now - self.asked_t >= self.rules.lead_grace_s:
-            self.asked_t = now
-            self._happen(nodestate.LeaderQuiet(t=now))
-
-    def _seek(self, now: float) -> None:
-        """A leader that is silent may be at another port: a stranger has the one that we know."""
-        seek_s = min(RETRY_S, self.rules.node_grace_s / 2)
-        if self.link.quiet_s(now) < seek_s or now < self.seek_t:
-            return
-
-        def found(answer: object) -> list[Happening]:
-            now = self.clock.now()
-            self.seek_t = now + seek_s
-            if self.link.quiet_s(now) >= seek_s and isinstance(answer, list):
-                self.link.learn(answer)
-            return []
-
-        self.seek_t = now + 60.0
-        self.clerk.ask("leader", now=now, limit_s=60.0, then=found, path=str(self.run_dir.leader))
+        for happening in self.alone.poll(now):
+            self._happen(happening)
 
     def _ask_batch_host(self, _act: nodestate.AskBatchHost, now: float) -> None:
-        """The job first, for the name of its batch host, then that node."""
-
-        def node_said(nodes: list[Node]) -> list[Happening]:
-            return [nodestate.BatchHost(t=now, alive=not nodes or nodes[0].state is not NodeState.DOWN)]
-
-        def job_said(job: Job) -> list[Happening]:
-            if job.state is JobState.RUNNING and job.batch_host:
-                self._slurm("nodes", self.clock.now(), node_said, names=[job.batch_host])
-            return []
-
-        self._slurm("show", now, job_said, job_id=self.place.job)
+        self.alone.ask_batch_host(now)
 
     def _requeue_alone(self, act: nodestate.RequeueAlone, now: float) -> None:
-        self.alone_t = soonest(self.alone_t, now + act.delay_s)
-
-    def _slurm(self, op: str, now: float, then: Callable[[Any], list[Happening]], **args: object) -> None:
-        def done(done: proc.Done) -> list[Happening]:
-            try:
-                return then(call.decode(done.out))
-            except SlurmError:
-                return [nodestate.BatchHost(t=now, alive=None)]
-
-        self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.place.environ, cwd=self.local.root)
+        self.alone.requeue(now, delay_s=act.delay_s)
 
     # The ranks' output ----------------------------------------------------------------------------------------------------
 
@@ -659,11 +516,6 @@ class NodeSupervisor:
         if self.leave_t is None:
             return False
         return (self.link.unsent == 0 and not self.logs) or self.clock.now() >= self.leave_t
-
-
-def _readable(pidfd: int) -> bool:
-    """Its process has ended."""
-    return bool(zmq.zmq_poll([(pidfd, zmq.POLLIN)], 0))
 
 
 ACTS: dict[type, Callable[[NodeSupervisor, Any, float], None]] = {
