@@ -203,7 +203,7 @@ def _taken(beat: Beat, n: int, view: View, votes: Votes, rank: int) -> Taken:
 def _went_on(taken: Taken, beat: Beat) -> Taken:
     told = _told(taken, beat)
     saves = beat.phase is Phase.CHECKPOINT or beat.writing or (told and taken.handler)
-    said = taken.said if taken.said is not None or not told else beat.saved_step
+    said = beat.saved_step if told and taken.said is None else taken.said
     if saves and not (taken.on and taken.saves) and taken.said is None:
         return replace(taken, beats=beat.beats, on=False, saves=True, said=said)
     return replace(taken, on=taken.on or beat.beats > taken.beats, saves=taken.saves or told, said=said)

@@ -17,6 +17,8 @@ from ftsup.ports import Found, Job, Node, Partition
 from ftsup.slurm.chain import Standing, Successor, standing, successor
 from ftsup.slurm.keepout import KeptOut, Requeued, keep_out, requeue_without
 
+DEADLINE_S = 30.0
+"""What a supervisor gives one call; the call has shorter ones inside."""
 RESULTS: dict[str, Any] = {
     "submit": str,
     "show": Job,

@@ -20,9 +20,6 @@ from ftsup.supervisor.clerk import Clerk
 from ftsup.supervisor.loop import Calls, soonest
 from ftsup.supervisor.nodelink import RETRY_S, NodeLink
 
-SLURM_S = 30.0
-"""The deadline of one call to Slurm."""
-
 
 class Alone:
     """What one node does without a leader. Call `poll` each turn, and at `due_at`."""
@@ -104,4 +101,4 @@ class Alone:
             except SlurmError:
                 return [nodestate.BatchHost(t=now, alive=None)]
 
-        self.calls.start(call.argv(op, **args), now=now, limit_s=SLURM_S, then=done, env=self.environ, cwd=self.cwd)
+        self.calls.start(call.argv(op, **args), now=now, limit_s=call.DEADLINE_S, then=done, env=self.environ, cwd=self.cwd)

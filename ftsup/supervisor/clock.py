@@ -8,6 +8,15 @@ from __future__ import annotations
 import time
 from datetime import datetime, timezone
 
+LATE_S = 1.0
+"""A wait that is over so much too late was none: we were stopped, or the whole job suspended."""
+
+
+def away_s(gap_s: float, *, expected_s: float, late_s: float = LATE_S) -> float:
+    """Of the time that a wait took, what nobody has had: all beyond the expected, where that is too much to be a busy machine's."""
+    beyond_s = gap_s - expected_s
+    return beyond_s if beyond_s > late_s else 0.0
+
 
 class BootClock:
     """ports.Clock by CLOCK_BOOTTIME: goes on while the machine sleeps, and no administrator sets it."""

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from ftsup.supervisor import proctree
-from ftsup.supervisor.clock import BootClock
+from ftsup.supervisor.clock import BootClock, away_s
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -34,8 +34,6 @@ _OOM_SCORE_ADJ = b"500"  # the kernel's choice under memory pressure is a rank, 
 _NOT_STARTED = 127
 _OTHER_GUARDS_S = 10.0
 _RESCAN_S = 1.0
-_LATE_S = 1.0
-"""What comes later than that did not run meanwhile."""
 _TELL = 50
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
 """Slurm may signal every process of a step: what ends us is our supervisor's word or death."""
@@ -151,9 +149,7 @@ class Guard:
                 deadline = min(deadline, self.clock.now() + grace_s)
 
     def _away_s(self, since: float) -> float:
-        """How long we were stopped, or the whole job suspended, in one wait: nobody has had that time."""
-        away_s = self.clock.now() - since - _RESCAN_S
-        return away_s if away_s > _LATE_S else 0.0
+        return away_s(self.clock.now() - since, expected_s=_RESCAN_S)
 
     def _kill(self, members: list[proctree.Proc]) -> None:
         self.killed |= {(proc.pid, proc.start) for proc in members}

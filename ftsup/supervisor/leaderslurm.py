@@ -27,8 +27,6 @@ from ftsup.supervisor import ending, requeueing, starter
 from ftsup.supervisor.loop import Calls
 from ftsup.supervisor.papers import Grant, Papers
 
-SLURM_S = 30.0
-"""The deadline of one call to Slurm; the call has shorter ones inside."""
 TIMELY = frozenset({"show", "requeue"})
 """What has another answer once we are told to end."""
 AT_ONCE = 2
@@ -151,7 +149,7 @@ class LeaderSlurm:
         now: float,
         then: Callable[[Any], list[LeaderEvent]],
         *,
-        limit_s: float = SLURM_S,
+        limit_s: float = call.DEADLINE_S,
         otherwise: LeaderEvent | None = None,
         **args: object,
     ) -> None:

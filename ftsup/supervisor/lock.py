@@ -14,11 +14,11 @@ from pathlib import Path
 
 from ftsup.ports import Clock
 from ftsup.supervisor import proctree
+from ftsup.supervisor.clock import away_s
 
 PATIENCE_S = 5.0
 """A predecessor that is just ending may need so long."""
-_LOOK_S, _LATE_S = 0.1, 1.0
-"""How often to look, and how late a look may be: later, we were stopped, and with the whole job our predecessor as well."""
+_LOOK_S = 0.1
 
 
 class NodeLock:
@@ -39,8 +39,7 @@ class NodeLock:
             if looked_t >= end_t and holder is not None:
                 self._end(holder)
             select.select([], [], [], _LOOK_S)
-            away_s = clock.now() - looked_t - _LOOK_S
-            end_t += away_s if away_s > _LATE_S else 0.0
+            end_t += away_s(clock.now() - looked_t, expected_s=_LOOK_S)  # with the whole job our predecessor was stopped as well
         os.ftruncate(self._fd, 0)
         me = proctree.read(os.getpid())
         os.pwrite(self._fd, f"{os.getpid()} {me.start if me else 0}\n".encode(), 0)

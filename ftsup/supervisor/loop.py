@@ -19,6 +19,7 @@ import zmq
 
 from ftsup import proc
 from ftsup.ports import Clock
+from ftsup.supervisor.clock import away_s
 
 T = TypeVar("T")
 
@@ -80,7 +81,7 @@ class Loop:
         now = self._clock.now()
         gap_s = now - self._back_at
         self._back_at = now
-        return Turn(now=now, away_s=gap_s - self._tick_s if gap_s > self._tick_s + self._late_s else 0.0)
+        return Turn(now=now, away_s=away_s(gap_s, expected_s=self._tick_s, late_s=self._late_s))
 
 
 class _Call(Generic[T]):

@@ -35,7 +35,7 @@ from ftsup.rundir import LocalDir, RunDir
 from ftsup.slurm import call
 from ftsup.supervisor import child as children
 from ftsup.supervisor import launch, rankenv
-from ftsup.supervisor.alone import SLURM_S, Alone
+from ftsup.supervisor.alone import Alone
 from ftsup.supervisor.attempt import Attempt
 from ftsup.supervisor.clerk import Clerk, ClerkFailed, nothing
 from ftsup.supervisor.keys import read_keys
@@ -391,7 +391,7 @@ class NodeSupervisor:
                 self.attempt.pass_on(number)
             return []
 
-        self.calls.start(call.argv("config"), now=now, limit_s=SLURM_S, then=said, env=self.place.environ, cwd=self.local.root)
+        self.calls.start(call.argv("config"), now=now, limit_s=call.DEADLINE_S, then=said, env=self.place.environ, cwd=self.local.root)
 
     def _gather(self, act: nodestate.Gather, now: float) -> None:
         folder = self.local.root / "incidents" / str(act.incident)
